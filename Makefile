@@ -1,0 +1,38 @@
+# make setup   environment (.venv) and build; complete on a fresh machine
+# make run     the four showcase models through everything
+# make test    lint, C++ tests, Python tests
+# make build   only what changed          make lint / format    layout of the code
+# make bench   record the numbers         make clean            remove what was built (.venv stays)
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup env build run test lint format bench clean
+
+setup: build
+	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
+
+env:
+	@$(PYTHON) scripts/setup.py
+
+build: env
+	@scripts/build.sh
+
+run: build
+	@$(BIN)/python -m fusewright run $(ARGS)
+
+test: build
+	@scripts/test.sh
+
+lint: env
+	@scripts/lint.sh; status=$$?; [ $$status = 77 ] || exit $$status
+
+format: env
+	@scripts/lint.sh fix
+
+bench: build
+	@$(BIN)/python bench/cpu_chains.py $(ARGS)
+
+clean:
+	rm -rf build dist python/fusewright/*.so .pytest_cache .ruff_cache .hypothesis
+	find python tests bench examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

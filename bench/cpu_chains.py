@@ -1,0 +1,348 @@
+"""The numbers of the CPU backend: chains alone, the four models, memory, first calls, host time of one call.
+
+    .venv/bin/python bench/cpu_chains.py                 everything; writes bench/results/cpu_chains.{json,md}
+    .venv/bin/python bench/cpu_chains.py chains host     some parts, printed only
+
+Everything is a ratio within one run: candidates take turns on fresh inputs, and results are checked after
+timing. Peak memory and first calls are taken in processes of their own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import gc
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fusewright
+from fusewright import tour
+from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, training_step
+from fusewright.oracle import judge_step
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+# ---- the chains --------------------------------------------------------------------------------------------
+
+
+class LeakyMulClamp(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.multiplier = nn.Parameter(torch.randn(channels, 1, 1))
+
+    def forward(self, x):
+        return torch.clamp(F.leaky_relu(x, 0.01) * self.multiplier, -1.0, 1.0)
+
+
+class MulLeakyGelu(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.multiplier = nn.Parameter(torch.randn(channels, 1, 1))
+
+    def forward(self, x):
+        return F.gelu(F.leaky_relu(x * self.multiplier, 0.01))
+
+
+class GroupNormSwishMulSwish(nn.Module):
+    def __init__(self, channels: int, groups: int):
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, channels)
+        self.multiplier = nn.Parameter(torch.randn(channels))
+
+    def forward(self, x):
+        x = F.silu(self.norm(x)) * self.multiplier
+        return F.silu(x)
+
+
+# name: (model, shape of its input)
+CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "LeakyReLU -> x multiplier -> clamp": (lambda: LeakyMulClamp(64), (64, 64, 64, 64)),
+    "x multiplier -> LeakyReLU -> GELU": (lambda: MulLeakyGelu(64), (64, 64, 64, 64)),
+    "GroupNorm(256) -> Swish -> x weight -> Swish": (
+        lambda: GroupNormSwishMulSwish(8192, 256),
+        (1024, 8192),
+    ),
+}
+TINY_CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "LeakyReLU -> x multiplier -> clamp": (lambda: LeakyMulClamp(2), (1, 2, 2, 2)),
+    "x multiplier -> LeakyReLU -> GELU": (lambda: MulLeakyGelu(2), (1, 2, 2, 2)),
+    "GroupNorm -> Swish -> x weight -> Swish": (lambda: GroupNormSwishMulSwish(4, 2), (2, 4)),
+}
+
+
+# ---- timing ------------------------------------------------------------------------------------------------
+
+
+def candidates_of(model: nn.Module, arguments: list[torch.Tensor], with_compile: bool) -> dict[str, nn.Module]:
+    found = {"eager": copy.deepcopy(model), "fusewright": fusewright.optimize(copy.deepcopy(model))}
+    if with_compile:
+        try:
+            compiled = torch.compile(copy.deepcopy(model))
+            training_step(compiled)(*arguments)
+            found["torch.compile"] = compiled
+        except Exception as error:  # a missing compiler, for one
+            print(f"  torch.compile n/a: {type(error).__name__}", flush=True)
+    return found
+
+
+def time_model(
+    model: nn.Module, draw: Callable[[], list[torch.Tensor]], seconds: float, with_compile: bool = True
+) -> dict:
+    with torch.no_grad():
+        output = copy.deepcopy(model)(*draw())
+
+    def fresh() -> list[torch.Tensor]:
+        return [t.requires_grad_() for t in draw()] + [torch.randn_like(output)]
+
+    candidates = candidates_of(model, fresh(), with_compile)
+    with torch.no_grad():
+        forwards = {name: lambda *a, m=m: m(*a[:-1]) for name, m in candidates.items()}
+        forward = interleaved(forwards, fresh, seconds=seconds)
+    steps = {name: training_step(m) for name, m in candidates.items()}
+    step = interleaved(steps, fresh, seconds=seconds)
+
+    # What was timed must be right, on inputs nobody has seen.
+    fused, eager = candidates["fusewright"], candidates["eager"]
+    eager.load_state_dict(fused.state_dict())
+    *inputs, gradient = fresh()
+    verdicts = judge_step(fused, eager, copy.deepcopy(eager).double(), inputs, gradient)
+    problems = [verdict.problem for verdict in verdicts if not verdict.ok]
+    return {"forward": timings(forward), "step": timings(step), "problems": problems}
+
+
+def timings(found: dict[str, Timing]) -> dict:
+    return {
+        name: {
+            "median_s": timing.median,
+            "quartiles_s": timing.quartiles,
+            "rounds": len(timing.samples),
+            "fusewright_speedup": speedup(timing, found["fusewright"]),
+        }
+        for name, timing in found.items()
+    }
+
+
+def chains(options: argparse.Namespace) -> dict:
+    return {
+        name: time_model(make(), lambda shape=shape: [torch.randn(shape)], options.seconds)
+        for name, (make, shape) in progress("chain", CHAINS)
+    }
+
+
+def host(options: argparse.Namespace) -> dict:
+    """Tensors so small that only the way through the host is left; one thread, so that no pool is woken."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {
+            name: time_model(make(), lambda shape=shape: [torch.randn(shape)], options.seconds)
+            for name, (make, shape) in progress("host time", TINY_CHAINS)
+        }
+    finally:
+        torch.set_num_threads(threads)
+
+
+def models(options: argparse.Namespace) -> dict:
+    results = {}
+    for name, path in progress("model", showcase()):
+        module = tour.load(path)
+        model = tour.build(module, options.scale, seed=0)
+
+        def draw(module=module) -> list[torch.Tensor]:
+            return tour.call_scaled(module.get_inputs, options.scale)
+
+        results[name] = time_model(model, draw, options.seconds)
+    return results
+
+
+# ---- memory and first calls: processes of their own --------------------------------------------------------
+
+
+def memory(options: argparse.Namespace) -> dict:
+    results = {}
+    for name, path in progress("peak memory", showcase()):
+        results[name] = {
+            kind: own_process("--peak-memory", kind, str(path), options.scale)["bytes"]
+            for kind in ("eager", "fusewright")
+        }
+    return results
+
+
+def first_calls(options: argparse.Namespace) -> dict:
+    results = {}
+    for name, path in progress("first call", showcase()):
+        with tempfile.TemporaryDirectory(prefix="fusewright-bench-") as cache:
+            command = ("--first-call", str(path), options.scale)
+            results[name] = {kind: own_process(*command, cache=cache) for kind in ("cold", "warm")}
+    return results
+
+
+def own_process(*arguments: str, cache: str | None = None) -> dict:
+    environment = {
+        **os.environ,
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+    }  # freed tensors go back to the system at once
+    if cache:
+        environment["FUSEWRIGHT_CACHE_DIR"] = cache
+    command = [sys.executable, __file__, *arguments]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_memory(kind: str, path: Path, scale: str) -> dict:
+    """High water of a training step above what the process held before it."""
+    module = tour.load(path)
+    model = tour.build(module, scale, seed=0)
+    if kind == "fusewright":
+        fusewright.optimize(model)
+    inputs = [t.requires_grad_() for t in tour.call_scaled(module.get_inputs, scale)]
+    with torch.no_grad():
+        gradient = torch.randn_like(model(*inputs))
+    step = training_step(model)
+    for _ in range(2):  # whatever is made once is made here
+        step(*inputs, gradient)
+    for tensor in (*inputs, *model.parameters()):
+        tensor.grad = None
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+    before = status_bytes("VmRSS")
+    for _ in range(3):
+        step(*inputs, gradient)
+    return {"bytes": status_bytes("VmHWM") - before}
+
+
+def status_bytes(key: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"no {key} in /proc/self/status")
+
+
+# ---- what is written ---------------------------------------------------------------------------------------
+
+PARTS = {"chains": chains, "models": models, "memory": memory, "first": first_calls, "host": host}
+
+
+def showcase() -> dict[str, Path]:
+    return {path.stem: path for path in tour.default_models()}
+
+
+def progress(what: str, table: dict):
+    for name, value in table.items():
+        print(f"{what}: {name}", flush=True)
+        yield name, value
+
+
+def machine() -> dict:
+    cpu = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=RESULTS.parent, capture_output=True, text=True
+    ).stdout.strip()
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": commit,
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def markdown(results: dict) -> str:
+    facts = results["machine"]
+    lines = [
+        "# CPU numbers",
+        "",
+        f"`{results['command']}`, {facts['date']}, commit {facts['commit'] or 'none'}: {facts['cpu']}, "
+        f"{facts['threads']} threads, load {facts['load']:.1f} at the start, torch {facts['torch']}.",
+        "Medians over rounds in which the candidates take turns; ratios are medians over the rounds too.",
+    ]
+    titles = {
+        "chains": "Chains of 16 M floats (GroupNorm: 1024x8192)",
+        "models": f"The four models, {results['scale']} sizes",
+        "host": "Host time: tensors of a few elements, one thread",
+    }
+    for part, title in titles.items():
+        if part in results:
+            lines += ["", f"## {title}", "", *timing_table(results[part])]
+    if "memory" in results:
+        lines += ["", "## Peak memory of a training step, above what the process held before it", ""]
+        lines += ["| model | eager | fusewright | ratio |", "|---|---|---|---|"]
+        for name, row in results["memory"].items():
+            ratio = row["fusewright"] / max(row["eager"], 1)
+            cells = f"{show_bytes(row['eager'])} | {show_bytes(row['fusewright'])} | {ratio:.2f}"
+            lines.append(f"| {name} | {cells} |")
+    if "first" in results:
+        lines += ["", "## First optimised call, forward and backward", ""]
+        lines += ["| model | cold | warm | kernels compiled, cold / warm |", "|---|---|---|---|"]
+        for name, row in results["first"].items():
+            seconds = " | ".join(show_seconds(row[kind]["seconds"]) for kind in ("cold", "warm"))
+            compiled = " / ".join(str(row[kind]["kernels_compiled"]) for kind in ("cold", "warm"))
+            lines.append(f"| {name} | {seconds} | {compiled} |")
+    return "\n".join(lines) + "\n"
+
+
+def timing_table(rows: dict) -> list[str]:
+    names = ("eager", "torch.compile", "fusewright")
+    head = [f"{phase} {name}" for phase in ("forward", "step") for name in (*names, "vs eager", "vs torch.compile")]
+    lines = ["| | " + " | ".join(head) + " | right |", "|---" * (len(head) + 2) + "|"]
+    for label, row in rows.items():
+        cells = []
+        for phase in ("forward", "step"):
+            found = row[phase]
+            cells += [show_seconds(found[name]["median_s"]) if name in found else "n/a" for name in names]
+            for name in names[:2]:
+                cells.append(f"{found[name]['fusewright_speedup']:.2f}x" if name in found else "n/a")
+        verdict = "; ".join(row["problems"]) or "yes"
+        lines.append(f"| {label} | " + " | ".join(cells) + f" | {verdict} |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; all of them by default")
+    parser.add_argument("--scale", choices=("auto", "small", "full"), default="auto", help="sizes of the models")
+    parser.add_argument("--seconds", type=float, default=4.0, help="time spent on each timing")
+    options = parser.parse_args()
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    options.scale = tour.scale_for_this_machine() if options.scale == "auto" else options.scale
+
+    torch.manual_seed(0)
+    command = " ".join(["python bench/cpu_chains.py", *sys.argv[1:]])
+    results = {"command": command, "scale": options.scale, "machine": machine()}
+    for part in options.parts or PARTS:
+        results[part] = PARTS[part](options)
+    text = markdown(results)
+    print(text)
+    if not options.parts:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "cpu_chains.json").write_text(json.dumps(results, indent=1) + "\n")
+        (RESULTS / "cpu_chains.md").write_text(text)
+    wrong = [row for part in ("chains", "models", "host") for row in results.get(part, {}).values() if row["problems"]]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--peak-memory"]:
+        print(json.dumps(peak_memory(sys.argv[2], Path(sys.argv[3]), sys.argv[4])))
+    elif sys.argv[1:2] == ["--first-call"]:
+        print(json.dumps(tour.first_call_seconds(Path(sys.argv[2]), sys.argv[3])))
+    else:
+        sys.exit(main())

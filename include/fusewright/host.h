@@ -1,0 +1,37 @@
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "fusewright/tensor.h"
+
+namespace fusewright {
+
+// A contraction as the host's library is asked for it.
+struct LibraryCall {
+  enum class Kind { matmul, conv, conv_input_grad, conv_weight_grad };
+  Kind kind;
+  bool transposed = false;
+  int64_t groups = 1;
+  std::vector<int64_t> stride, padding, dilation, output_padding;
+  // Sizes of the result, evaluated for this call.
+  int rank = 0;
+  std::array<int64_t, max_rank> sizes{};
+};
+
+// What the core asks of the program around it: threads, memory, contractions. PyTorch fills it in with its thread pool,
+// its allocator and ATen; plain_host() has a pool and correct loops of its own.
+class Host {
+ public:
+  virtual ~Host() = default;
+  // body(begin, end) over [0, n), in pieces of at least `grain`.
+  virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) = 0;
+  // Fresh memory for a tensor whose sizes and strides are set.
+  virtual void allocate(Tensor& tensor) = 0;
+  // The result of a contraction; its strides are the library's choice.
+  virtual Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) = 0;
+};
+
+Host& plain_host();
+
+}  // namespace fusewright

@@ -1,0 +1,35 @@
+"""Fusewright: a fusion compiler for PyTorch.
+
+    model = fusewright.optimize(model)        # in place; train and evaluate it as before
+    print(fusewright.explain(model, x))       # what was fused, what was not, and why
+"""
+
+from importlib import metadata as _metadata
+
+import torch  # noqa: F401  the extension links against it
+
+from . import _core, log
+from .errors import FusewrightError, UnsupportedError
+from .explain import Explanation, explain
+from .optimize import is_optimized, optimize, restore
+from .stats import reset_stats, stats
+
+__all__ = [
+    "Explanation",
+    "FusewrightError",
+    "UnsupportedError",
+    "explain",
+    "is_optimized",
+    "optimize",
+    "reset_stats",
+    "restore",
+    "stats",
+]
+
+try:
+    __version__ = _metadata.version("fusewright")
+except _metadata.PackageNotFoundError:  # run from a build directory
+    __version__ = _core.version()
+
+log.configure()
+_core.set_log_sink(log.core_sink)

@@ -1,0 +1,7 @@
+"""`python -m fusewright` is the command `fusewright`."""
+
+import sys
+
+from fusewright.cli import main
+
+sys.exit(main())

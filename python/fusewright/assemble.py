@@ -1,0 +1,250 @@
+"""Regions back into a graph: each becomes one call, everything else stays the node it was."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
+
+import sympy
+import torch
+from torch import fx
+
+from . import _core, reasons
+from .errors import Decline
+from .importer import Imported, RegionImporter
+from .normalize import Normalized, is_functional_batch_norm, is_marker
+from .operators import TABLE
+from .partition import Partition
+from .sizes import names_for
+from .stats import count
+
+_aten = torch.ops.aten
+
+
+class Region(NamedTuple):
+    """One fused region of a captured graph."""
+
+    name: str
+    imported: Imported
+    compiled: object  # _core.Region
+    members: list[fx.Node]
+
+
+class Blamed(Exception):
+    """Internal: this node cannot be in the region that was planned for it."""
+
+    def __init__(self, node: fx.Node, error: Decline):
+        super().__init__(str(error))
+        self.node, self.error = node, error
+
+
+def import_regions(normal: Normalized, plan: Partition, name: str) -> list[Region]:
+    """Hand every region to the core. Raises Blamed, and the caller plans again without that node."""
+    importers = [_import_members(members, plan) for members in plan.regions]
+    needed = _needed_outside(normal, plan, importers)
+    regions = []
+    for number, (members, importer) in enumerate(zip(plan.regions, importers, strict=True)):
+        outputs = [node for node in members if node in needed]
+        try:
+            imported = importer.finish(outputs)
+            region_name = f"{name}_{number}"
+            regions.append(Region(region_name, imported, _core.Region(imported.graph, region_name), members))
+        except Decline as error:
+            raise Blamed(importer.first_with_unbound_size(members), error) from None
+        except _core.Error as error:
+            raise Blamed(members[-1], Decline(reasons.REJECTED, str(error))) from None
+    return regions
+
+
+def _import_members(members: list[fx.Node], plan: Partition) -> RegionImporter:
+    nodes, inputs = _with_views(members, plan)
+    importer = RegionImporter(plan.states.__getitem__, names_for([node.meta["val"] for node in inputs]))
+    for node in nodes:
+        try:
+            importer.add(node)
+        except Decline as error:
+            raise Blamed(node, error) from None
+        except _core.Error as error:
+            raise Blamed(node, Decline(reasons.REJECTED, str(error))) from None
+    return importer
+
+
+def _with_views(members: list[fx.Node], plan: Partition) -> tuple[list[fx.Node], list[fx.Node]]:
+    """The members together with the views that the region repeats: those that hang on a member, and expansions (whose
+    gradient is a sum worth fusing). And the tensors that it reads from outside."""
+    inside: dict[fx.Node, None] = {}
+    inputs: dict[fx.Node, None] = {}
+
+    def take(node: fx.Node) -> bool:
+        if node in inside or node in membership:
+            return True
+        if node not in plan.passive or not (take(node.args[0]) or TABLE[node.target].name == "expand"):
+            return False
+        if node.args[0] not in inside and node.args[0] not in membership:
+            inputs[node.args[0]] = None
+        inside[node] = None
+        return True
+
+    membership = set(members)
+    for node in members:
+        for source in node.all_input_nodes:
+            if not take(source) and isinstance(source.meta.get("val"), torch.Tensor):
+                inputs[source] = None
+        inside[node] = None
+    return list(inside), list(inputs)
+
+
+def _needed_outside(normal: Normalized, plan: Partition, importers: list[RegionImporter]) -> set[fx.Node]:
+    """Every node whose value something outside its region reads."""
+    members = {node for region in plan.regions for node in region}
+    stack = [r for r in (*normal.results, *normal.updates.values()) if isinstance(r, fx.Node)]
+    for importer in importers:
+        stack += [*importer.inputs, *importer.scalars]
+    for node in normal.graph.nodes:
+        if node.op == "call_function" and node not in members and node not in plan.passive:
+            stack += node.all_input_nodes
+    needed = set()
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            if node in plan.passive:
+                stack += node.all_input_nodes
+    return needed
+
+
+def assemble(normal: Normalized, plan: Partition, regions: list[Region], on_unavailable: Callable) -> fx.GraphModule:
+    """The graph with its calls of regions. Nodes keep their order; views are run where somebody outside reads them."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    region_of = {node: region for region in regions for node in region.members}
+    emitted: set[str] = set()
+    counters = _counters(normal, region_of)
+
+    def emit(node: fx.Node) -> fx.Node:
+        if node in env:
+            return env[node]
+        if node in region_of:
+            emit_region(region_of[node])
+        else:
+            for source in node.all_input_nodes:
+                emit(source)
+            env[node] = _copy_node(graph, node, env)
+        return env[node]
+
+    def emit_region(region: Region) -> None:
+        if region.name in emitted:
+            return
+        emitted.add(region.name)
+        tensors = [emit(node) for node in region.imported.inputs]
+        scalars = [emit(node) for node in region.imported.scalars]
+        call = graph.call_function(_runner(region, normal, plan, on_unavailable), (tensors, scalars))
+        for position, node in enumerate(region.imported.outputs):
+            env[node] = graph.call_function(operator.getitem, (call, position))
+
+    on_demand = plan.passive | counters.keys()  # emitted where somebody reads them, like arithmetic on sizes
+    pending: list[Region] = []
+    for node in normal.graph.nodes:
+        if is_marker(node):
+            for region in pending:
+                emit_region(region)
+            pending = []
+            emit(node)
+        elif node in region_of:
+            pending.append(region_of[node])
+        elif node.op == "placeholder" or (isinstance(node.target, torch._ops.OpOverload) and node not in on_demand):
+            emit(node)
+    results = [emit(r) if isinstance(r, fx.Node) else r for r in normal.results]
+    new_values = {p: emit(v) for p, v in normal.updates.items() if v not in counters}
+    for placeholder, value in normal.updates.items():
+        if value in counters:
+            graph.call_function(_aten.add_.Tensor, (env[placeholder], counters[value]))
+            continue
+        source = new_values[placeholder]
+        if is_functional_batch_norm(value.args[0] if value.args else None) and value not in region_of:
+            source = graph.call_function(_aten.detach.default, (source,))
+        graph.call_function(_aten.copy_.default, (env[placeholder], source))
+    graph.output(tuple(results))
+    graph.eliminate_dead_code(lambda node: node.is_impure() or is_marker(node) or _writes(node))
+    graph.lint()
+    return fx.GraphModule(normal.owner, graph)
+
+
+def _copy_node(graph: fx.Graph, node: fx.Node, env: dict) -> fx.Node:
+    """The node as it was; a functional batch norm gets copies of the running statistics, because autograd saves them and
+    the buffers are about to be updated."""
+    copied = graph.node_copy(node, env.__getitem__)
+    if is_functional_batch_norm(node):
+        for position in (3, 4):
+            with graph.inserting_before(copied):
+                clone = graph.call_function(_aten.clone.default, (copied.args[position],))
+            copied.update_arg(position, clone)
+    return copied
+
+
+def _writes(node: fx.Node) -> bool:
+    return node.target in (_aten.add_.Tensor, _aten.copy_.default)
+
+
+def _counters(normal: Normalized, region_of: dict) -> dict[fx.Node, int]:
+    """Updates of the form `buffer = buffer + constant` (num_batches_tracked): done in place, as eager does."""
+    found = {}
+    for placeholder, value in normal.updates.items():
+        plain = value.op == "call_function" and value.target is _aten.add.Tensor and not value.kwargs
+        if plain and value not in region_of and value.args[0] is placeholder and isinstance(value.args[1], int):
+            # Nothing may read the buffer after the update: the update comes last.
+            if all(user.op == "output" for user in value.users):
+                found[value] = value.args[1]
+    return found
+
+
+def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable: Callable) -> Callable:
+    """The function that the graph calls: the core's, or the region's own nodes once the core says it cannot."""
+    run, handle, keep_alive = _core.run_region, region.compiled.handle, region.compiled
+    original: fx.GraphModule | None = None
+
+    def fused_region(tensors, scalars):
+        nonlocal original
+        if original is None:
+            try:
+                return run(handle, tensors, scalars)
+            except _core.Unavailable as error:
+                on_unavailable(region, str(error))
+                original = _original(region, normal, plan)
+        count("fallback_calls")
+        return original.forward(*tensors, *scalars)
+
+    fused_region.__name__ = fused_region.__qualname__ = region.name
+    fused_region.region = keep_alive
+    return fused_region
+
+
+def _original(region: Region, normal: Normalized, plan: Partition) -> fx.GraphModule:
+    """The region's nodes as PyTorch runs them."""
+    graph = fx.Graph()
+    env = {node: graph.placeholder(node.name) for node in region.imported.inputs}
+    for node in region.imported.scalars:  # one for each dtype it is read in: all the same number
+        env[node] = graph.placeholder(node.name)
+    inside = set(region.members)
+    symbols = {
+        size.node.expr: graph.call_function(_aten.sym_size.int, (env[node], dim))
+        for node in region.imported.inputs
+        for dim, size in enumerate(node.meta["val"].shape)
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
+    }
+
+    def emit(node: fx.Node) -> fx.Node:
+        if node not in env and isinstance(node.meta.get("val"), torch.SymInt):
+            free = sorted(node.meta["val"].node.expr.free_symbols, key=str)
+            value = sympy.lambdify(free, node.meta["val"].node.expr)
+            env[node] = graph.call_function(lambda *sizes: int(value(*sizes)), tuple(symbols[s] for s in free))
+        if node not in env:
+            assert node in inside or node in plan.passive, f"{node} is not in region {region.name}"
+            for source in node.all_input_nodes:
+                emit(source)
+            env[node] = _copy_node(graph, node, env)
+        return env[node]
+
+    graph.output([emit(node) for node in region.imported.outputs])
+    return fx.GraphModule(normal.owner, graph)

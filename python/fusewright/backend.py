@@ -1,0 +1,175 @@
+"""The Dynamo backend: one captured graph through normalize -> partition -> import -> assemble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import fx
+
+from . import reasons
+from .assemble import Blamed, Region, assemble, import_regions
+from .errors import Decline, UnsupportedError, describe
+from .importer import source_of
+from .log import logger
+from .normalize import normalize
+from .partition import partition
+from .stats import count
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """Something that stayed PyTorch's: operator, shapes, dtype, reason (a stable name), the user's line."""
+
+    operator: str
+    shapes: str
+    dtype: str
+    reason: str
+    source: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return describe(self.reason, self.operator, self.shapes, self.dtype, self.source, self.detail)
+
+
+@dataclass
+class Captured:
+    """What became of one graph of Dynamo's."""
+
+    regions: list[Region] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    train: bool = False  # whether gradients can flow
+
+
+class Stop(BaseException):
+    """Internal to `explain`: the graph is known, so it need not run."""
+
+
+class Session:
+    """What one optimised model remembers over its captures: its options, and what it has said already."""
+
+    def __init__(self, name: str = "graph", *, strict: bool = False, record: bool = False):
+        self.name, self.strict, self.record = name, strict, record
+        self.captured: list[Captured] = []
+        self.complete = False  # while explaining: the entry frame was one graph
+        self.run = False  # while explaining: graphs run, so that those behind a graph break are seen
+        self.entry = self.frame = None  # code objects: the model's entry function, the frame being captured
+        self._said: set = set()
+        self._count = 0
+
+    def next_name(self) -> str:
+        """A name for the regions of the next graph."""
+        self._count += 1
+        return f"{self.name}_{self._count}"
+
+    def instead_of(self, gm: fx.GraphModule, fused: Callable) -> Callable:
+        """While explaining: nothing is run once the entry frame has been captured whole."""
+        reason = getattr(gm, "compile_subgraph_reason", None)
+        self.complete = self.frame is self.entry and reason is not None and not reason.graph_break
+
+        def stop(*args):
+            raise Stop
+
+        return stop if self.complete or not self.run else gm.forward
+
+    def report(self, fallback: Fallback) -> None:
+        """One log line for each distinct thing; under `strict`, an exception."""
+        if self.strict:
+            raise UnsupportedError(
+                fallback.reason, operator=fallback.operator, shapes=fallback.shapes, dtype=fallback.dtype,
+                source=fallback.source, detail=fallback.detail,
+            )  # fmt: skip
+        self.say(str(fallback), (fallback.operator, fallback.dtype, fallback.reason, fallback.source))
+
+    def say(self, line: str, about: object = None) -> None:
+        """Log the line, once for each thing it is about (the line itself, if nothing else)."""
+        about = about or line
+        if about not in self._said and not self.record:
+            self._said.add(about)
+            logger.warning("%s: %s", self.name, line)
+
+
+def compile_graph(gm: fx.GraphModule, session: Session) -> Callable:
+    """The callable that replaces Dynamo's graph."""
+    captured = Captured()
+    if session.record:
+        session.captured.append(captured)
+    else:
+        count("captures")
+    try:
+        fused = _fused(gm, session, captured)
+        return session.instead_of(gm, fused) if session.record else fused
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        # A fault of ours must not become the user's: the graph runs as Dynamo gave it, and the log says what happened.
+        if isinstance(error, Decline):
+            fallback = Fallback("", "", "", error.reason, "", error.detail)
+        else:
+            fallback = Fallback("", "", "", reasons.INTERNAL, "", f"{type(error).__name__}: {error}")
+            logger.debug("internal error", exc_info=error)
+        captured.fallbacks.append(fallback)
+        session.report(fallback)
+        return session.instead_of(gm, gm.forward) if session.record else _as_it_was(gm)
+
+
+def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable:
+    normal = normalize(gm)
+    captured.train = torch.is_grad_enabled() and any(
+        isinstance(value, torch.Tensor) and value.requires_grad
+        for node in gm.graph.nodes
+        if node.op == "placeholder"
+        for value in [node.meta["example_value"]]
+    )
+    name = session.next_name()
+    refused_before: dict[fx.Node, Decline] = {}
+    while True:  # ends: each round refuses one node more
+        plan = partition(normal.graph, refused_before)
+        try:
+            regions = import_regions(normal, plan, name)
+            break
+        except Blamed as blamed:
+            refused_before[blamed.node] = blamed.error
+    for refused in plan.refused:
+        fallback = describe_node(refused.node, refused.reason, refused.detail)
+        captured.fallbacks.append(fallback)
+        session.report(fallback)
+    if not regions:
+        return _as_it_was(gm) if captured.fallbacks else gm.forward
+    captured.regions = regions
+    if not session.record:
+        count("regions", len(regions))
+
+    def on_unavailable(region: Region, detail: str) -> None:
+        session.report(Fallback(f"region {region.name}", "", "", reasons.UNAVAILABLE, "", detail))
+
+    return assemble(normal, plan, regions, on_unavailable).forward
+
+
+def _as_it_was(gm: fx.GraphModule) -> Callable:
+    forward = gm.forward
+
+    def unfused(*args):
+        count("fallback_calls")
+        return forward(*args)
+
+    return unfused
+
+
+def describe_node(node: fx.Node, reason: str, detail: str) -> Fallback:
+    """The node as the user knows it."""
+    values = [source.meta.get("val") for source in node.all_input_nodes]
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    shapes = ", ".join("x".join(str(size) for size in t.shape) or "()" for t in tensors)
+    dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
+    return Fallback(str(node.target), f"[{shapes}]", dtype, reason, source_of(node), detail)
+
+
+def fusewright_backend(gm: fx.GraphModule, example_inputs: list, *, options: dict | None = None) -> Callable:
+    """`torch.compile(model, backend="fusewright", options={"strict": ...})`: the entry point for Dynamo."""
+    options = dict(options or {})
+    session = Session("graph", strict=bool(options.pop("strict", False)))
+    if options:
+        raise TypeError(f"backend fusewright: unknown options {sorted(options)}; known: strict")
+    return compile_graph(gm, session)

@@ -1,0 +1,145 @@
+"""The way into Dynamo: one entry function for each optimised model, our settings while its frames are compiled, and
+eager for every frame that cannot be.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+import weakref
+from collections.abc import Callable
+
+import torch
+import torch._dynamo
+from torch._dynamo import convert_frame, exc
+from torch._dynamo import types as dynamo_types
+
+from . import reasons
+from .backend import Session, compile_graph
+from .errors import UnsupportedError
+from .stats import count
+
+_config = torch._dynamo.config
+# Captures of one frame after which Dynamo stops trying. Frames below a graph break are shared by all models of a class.
+_CAPTURES_PER_MODEL = 32
+_FAILURES_PER_FRAME = 16
+_live: weakref.WeakSet = weakref.WeakSet()
+_entries = itertools.count()
+
+
+def _settings() -> dict:
+    """Dynamo's settings while a frame of ours is compiled; they never hold outside."""
+    limit = _CAPTURES_PER_MODEL * max(1, len(_live))
+    wanted = {
+        "skip_nnmodule_hook_guards": False,  # hooks added later, or present on another instance, must be seen
+        "allow_unspec_int_on_nn_module": True,  # a step counter must not cost a capture for each value
+        "specialize_float": False,  # an annealed float becomes an argument
+        "recompile_limit" if hasattr(_config, "recompile_limit") else "cache_size_limit": limit,
+        "accumulated_recompile_limit" if hasattr(_config, "accumulated_recompile_limit")
+        else "accumulated_cache_size_limit": 16 * limit,
+    }  # fmt: skip
+    return {name: value for name, value in wanted.items() if hasattr(_config, name)}
+
+
+class _FrameCallback(convert_frame.CatchErrorsWrapper):
+    """Dynamo's own callback for a frame, under our settings and with our answer to failures."""
+
+    def __init__(self, inner: convert_frame.CatchErrorsWrapper, session: Session):
+        name = "_torchdynamo_orig_backend"
+        convert = getattr(inner, name, None) or inner._torchdynamo_orig_callable
+        super().__init__(convert, inner.hooks)
+        self._session = session
+        self._failures: dict[types.CodeType, int] = {}
+
+    def __call__(self, frame, cache_entry, frame_state):
+        # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
+        with convert_frame.compile_lock, _config.patch(_settings()):
+            self._session.frame = frame.f_code
+            try:
+                result = super().__call__(frame, cache_entry, frame_state)
+            except Exception as error:
+                return self._failed(frame, error)
+        if frame.f_code is self._session.entry and _is_skipped(result):
+            return self._failed(frame, None)
+        if _gave_up(result):
+            self._session.say(f"{_place(frame)} has been captured too often ({reasons.CAPTURE_LIMIT}): new cases run in eager")
+        return result
+
+    def _failed(self, frame, error: Exception | None):
+        """Run this frame in eager: what is wrong with the user's program, eager says best. No error: Dynamo gave up quietly,
+        and the frames below may still be captured."""
+        if error is None:
+            self._failures[frame.f_code] = failures = self._failures.get(frame.f_code, 0) + 1
+            return _in_eager(for_good=failures >= _FAILURES_PER_FRAME, recursive=False)
+        cause = getattr(error, "inner_exception", None)
+        if isinstance(cause, UnsupportedError):
+            raise cause from None
+        lines = str(error).strip().splitlines()
+        detail = f"{type(error).__name__}: {lines[0] if lines else ''}"
+        if self._session.strict and not isinstance(error, exc.TorchRuntimeError):
+            raise UnsupportedError(reasons.CAPTURE_FAILED, source=_place(frame), detail=detail) from error
+        count("failed_captures")
+        count("fallback_calls")
+        self._session.say(f"{_place(frame)} runs in eager ({reasons.CAPTURE_FAILED}: {detail})")
+        self._failures[frame.f_code] = failures = self._failures.get(frame.f_code, 0) + 1
+        return _in_eager(for_good=failures >= _FAILURES_PER_FRAME)
+
+
+def _place(frame) -> str:
+    code = frame.f_code
+    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {code.co_name}"
+
+
+def _in_eager(for_good: bool, recursive: bool = True):
+    """Tell Dynamo to run the frame as it is: this time, or (known captures excepted) from now on."""
+    if not hasattr(dynamo_types, "FrameExecStrategy"):  # torch 2.6: the only answer is "from now on"
+        return None if not hasattr(dynamo_types, "ConvertFrameReturn") else dynamo_types.ConvertFrameReturn()
+    action = dynamo_types.FrameAction
+    own = action.RUN_ONLY if for_good else action.SKIP
+    strategy = dynamo_types.FrameExecStrategy(own, own if recursive else action.DEFAULT)
+    return dynamo_types.ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=for_good)
+
+
+def _is_skipped(result) -> bool:
+    strategy = getattr(result, "frame_exec_strategy", None)
+    action = getattr(dynamo_types, "FrameAction", None)
+    return (
+        action is not None and strategy is not None and getattr(result, "guarded_code", None) is None
+        and strategy.cur_action == action.SKIP
+    )  # fmt: skip
+
+
+def _gave_up(result) -> bool:
+    strategy = getattr(result, "frame_exec_strategy", None)
+    action = getattr(dynamo_types, "FrameAction", None)
+    return (
+        action is not None and strategy is not None and getattr(result, "guarded_code", None) is None
+        and strategy.cur_action == action.RUN_ONLY
+    )  # fmt: skip
+
+
+def _own_code(function: types.FunctionType) -> types.FunctionType:
+    """The function with a code object and a name of its own: Dynamo keeps captures on the code object, and what it has
+    learned of changing sizes under file, line and name."""
+    function.__code__ = function.__code__.replace(co_name=f"entry_{next(_entries)}")
+    return function
+
+
+def capture(target: Callable, session: Session, dynamic: bool | None) -> Callable:
+    """`target` compiled by Dynamo with our backend. Each call makes an entry of its own, shared with nobody."""
+
+    def entry(*args, **kwargs):
+        return target(*args, **kwargs)
+
+    def backend(gm, example_inputs):
+        return compile_graph(gm, session)
+
+    entry = _own_code(entry)
+    context = torch._dynamo.optimize(backend=backend, dynamic=dynamic)
+    if not hasattr(context, "callback"):  # TORCHDYNAMO_DISABLE=1
+        session.say(f"Dynamo is disabled ({reasons.CAPTURE_FAILED}): everything runs in eager")
+        return entry
+    context.callback = _FrameCallback(context.callback, session)
+    session.entry = entry.__code__
+    _live.add(session)
+    return context(entry)

@@ -1,0 +1,181 @@
+"""explain: what became of a model's operators, taken from the plans that really run."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .backend import Fallback, Session, Stop
+from .capture import capture
+from .optimize import is_optimized, restore
+
+
+@dataclass
+class Kernel:
+    """A generated kernel: what it computes, what it moves, and where it comes from."""
+
+    name: str
+    phase: str  # forward or backward
+    operators: list[str]
+    schedule: str
+    bytes_read: int
+    bytes_written: int
+    sources: list[str]
+    text: str = field(repr=False, default="")
+    region: str = ""
+
+
+@dataclass
+class LibraryCall:
+    """An operator inside a region that PyTorch's own library computes."""
+
+    operator: str
+    phase: str
+    shapes: object
+    region: str = ""
+
+
+@dataclass
+class Explanation:
+    """What `explain` found. `str()` of it is a readable page."""
+
+    name: str
+    kernels: list[Kernel] = field(default_factory=list)
+    library: list[LibraryCall] = field(default_factory=list)
+    fallbacks: list[Fallback] = field(default_factory=list)
+    rewrites: list = field(default_factory=list)
+    stops: list = field(default_factory=list)
+    regions: list[str] = field(default_factory=list)  # the text of each region's graph
+    graphs: int = 0  # graphs that Dynamo captured: more than one after a graph break
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {_count(self.graphs, 'graph')}, {_count(len(self.regions), 'fused region')}"]
+        for phase in dict.fromkeys(kernel.phase for kernel in self.kernels):
+            kernels = [kernel for kernel in self.kernels if kernel.phase == phase]
+            lines += ["", f"{phase}: {_count(len(kernels), 'kernel')}"]
+            rows = [
+                (k.name, k.schedule, _bytes(k.bytes_read), _bytes(k.bytes_written), " ".join(k.operators)) for k in kernels
+            ]
+            lines += _table(("kernel", "schedule", "read", "written", "operators"), rows)
+        if self.library:
+            lines += ["", "library calls"]
+            lines += _table(("operator", "phase", "shapes"), [(c.operator, c.phase, str(c.shapes)) for c in self.library])
+        if self.rewrites:
+            lines += ["", "rewrites", *(f"  {rewrite}" for rewrite in self.rewrites)]
+        if self.stops:
+            lines += ["", "where fusion stopped", *(f"  {_stop(stop)}" for stop in self.stops)]
+        lines += ["", "outside" if self.fallbacks else "outside: nothing"]
+        rows = [(f.operator or "graph", f.shapes, f.dtype, f.reason, f.source or f.detail) for f in self.fallbacks]
+        lines += _table(("operator", "shapes", "dtype", "reason", "where"), rows) if rows else []
+        return "\n".join(lines)
+
+
+def explain(model, *inputs, **kwargs) -> Explanation:
+    """Explain how the model (a module or function, optimised or not) would run on these inputs.
+
+    Compiles what a call would compile, but moves no buffer, gradient or random generator. A model that Dynamo
+    captures whole is not run at all; one with graph breaks is run once, on copies of the inputs, and its state is put back.
+    """
+    if not callable(model):
+        raise TypeError(f"explain: expected a torch.nn.Module or a function, got a {type(model).__name__}")
+    is_module = isinstance(model, torch.nn.Module)
+    name = type(model).__name__ if is_module else getattr(model, "__name__", type(model).__name__)
+    target = model._call_impl if is_module else restore(model) if is_optimized(model) else model
+    with _unchanged(model):
+        session = _captured(target, name, inputs, kwargs, run=False)
+        if not session.complete:
+            inputs, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (inputs, kwargs))
+            session = _captured(target, name, inputs, kwargs, run=True)
+    return _explanation(name, session)
+
+
+def _captured(target, name: str, inputs: tuple, kwargs: dict, run: bool) -> Session:
+    session = Session(name, record=True)
+    session.run = run
+    with contextlib.suppress(Stop):
+        capture(target, session, None)(*inputs, **kwargs)
+    return session
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+@contextlib.contextmanager
+def _unchanged(model):
+    """Put back everything that a forward call can move: random generators, buffers, attributes, gradients."""
+    modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    attributes = [(m.__dict__, dict(m.__dict__)) for m in modules]
+    tables = [(t, dict(t)) for m in modules for t in (m._parameters, m._buffers, m._modules)]
+    buffers = [(b, b._version, b.detach().clone()) for m in modules for b in m._buffers.values() if b is not None]
+    gradients = [(p, p.grad) for m in modules for p in m._parameters.values() if p is not None]
+    python_state, numpy = random.getstate(), sys.modules.get("numpy")
+    numpy_state = numpy.random.get_state() if numpy else None
+    try:
+        with torch.random.fork_rng():
+            yield
+    finally:
+        random.setstate(python_state)
+        if numpy:
+            numpy.random.set_state(numpy_state)
+        for current, saved in (*attributes, *tables):
+            if _differs(current, saved):
+                current.clear()
+                current.update(saved)
+        with torch.no_grad():
+            for buffer, version, saved in buffers:
+                if buffer._version != version:
+                    buffer.copy_(saved)
+        for parameter, gradient in gradients:
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+
+
+def _differs(current: dict, saved: dict) -> bool:
+    return current.keys() != saved.keys() or any(current[key] is not saved[key] for key in saved)
+
+
+def _explanation(name: str, session: Session) -> Explanation:
+    result = Explanation(name, graphs=len(session.captured))
+    for captured in session.captured:
+        result.fallbacks += captured.fallbacks
+        for region in captured.regions:
+            report = region.compiled.report(captured.train)
+            result.regions.append(str(region.imported.graph))
+            known = Kernel.__dataclass_fields__
+            result.kernels += [
+                Kernel(**{key: value for key, value in row.items() if key in known}, region=region.name)
+                for row in report["kernels"]
+            ]
+            result.library += [
+                LibraryCall(row["operator"], row["phase"], row.get("shapes", ""), region.name) for row in report["library"]
+            ]
+            result.rewrites += report["rewrites"]
+            result.stops += report["stops"]
+    return result
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _bytes(number: int) -> str:
+    value, units = float(number), ["B", "kB", "MB", "GB", "TB"]
+    while value >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{value:.3g} {units[0]}"
+
+
+def _stop(stop) -> str:
+    return f"{stop['reason']}: {stop['detail']}" if isinstance(stop, dict) else str(stop)
+
+
+def _table(header: tuple, rows: list[tuple]) -> list[str]:
+    rows = [tuple(str(cell) for cell in row) for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -1,0 +1,213 @@
+"""Dynamo's graph -> one schema: a functional ATen graph with explicit updates of buffers (docs/capture.md says why this way)."""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple
+
+import torch
+from torch import fx
+from torch._functorch.aot_autograd import aot_export_module
+
+from . import autocast, reasons
+from .errors import Decline
+from .operators import FREE_VIEWS, PASSIVE, TABLE
+
+_enter_autocast = torch.amp.autocast_mode._enter_autocast
+_exit_autocast = torch.amp.autocast_mode._exit_autocast
+_STATE_CHANGES = {torch._C._set_grad_enabled, _enter_autocast, _exit_autocast}
+_BATCH_NORMS = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
+
+
+class Normalized(NamedTuple):
+    """A functional graph: `updates` maps a placeholder to the node whose value is copied into it at the end."""
+
+    graph: fx.Graph
+    owner: torch.nn.Module  # holds the constants that get_attr nodes name
+    updates: dict[fx.Node, fx.Node]
+    results: list  # the user's outputs: nodes or constants
+
+
+def is_marker(node: fx.Node) -> bool:
+    """Nodes that change the state under which later nodes run; nothing may move across one."""
+    return node.op == "call_function" and node.target in _STATE_CHANGES
+
+
+def normalize(gm: fx.GraphModule) -> Normalized:
+    """Export the graph; declines with export_failed or mutation, and then Dynamo's own graph must be run."""
+    gm, numbers = _numbers_as_inputs(gm)
+    placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    examples = [node.meta["example_value"] for node in placeholders]
+    has_autocast = any(node.target is _enter_autocast for node in gm.graph.nodes)
+    try:
+        module = _WithAutocast(gm) if has_autocast else gm
+        exported, signature = aot_export_module(module, examples, trace_joint=False, pre_dispatch=True)
+    except Exception as error:  # export has many ways to refuse; every one of them leaves the graph to PyTorch
+        text = str(error).strip().splitlines()
+        raise Decline(reasons.EXPORT_FAILED, f"{type(error).__name__}: {text[0] if text else ''}") from error
+    graph = exported.graph
+    _numbers_as_items(graph, numbers)
+    _drop_assertions(graph)
+    _drop_broadcasts(graph)
+    graph.eliminate_dead_code(lambda node: node.is_impure() or is_marker(node))
+    mutated = dict(signature.user_inputs_to_mutate)
+    if signature.buffers_to_mutate or getattr(signature, "parameters_to_mutate", None):
+        raise Decline(reasons.MUTATION, "state of the graph's own module")
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    values, results = output.args[0][: len(mutated)], list(output.args[0][len(mutated) :])
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    by_name = {node.name: (node, source) for node, source in zip(arguments, placeholders, strict=bool(not numbers))}
+    updates = {}
+    for value, target in zip(values, mutated.values(), strict=True):
+        placeholder, source = by_name[target]
+        if not _is_buffer(source):
+            raise Decline(reasons.MUTATION, f"the graph writes into {_source_name(source)}, which is no buffer")
+        updates[placeholder] = value
+    # An updated buffer among the outputs (`self.steps += 1` makes it one) is the buffer itself.
+    buffer_of = {value: placeholder for placeholder, value in updates.items()}
+    results = [buffer_of.get(result, result) if isinstance(result, fx.Node) else result for result in results]
+    _check_aliases(updates, results)
+    return Normalized(graph, exported, updates, results)
+
+
+def _numbers_as_inputs(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
+    """Python floats arrive as 0-d tensors and `item()`, which export cannot trace: each becomes an input of its own.
+
+    Returns the graph and, for each added input, the position of the tensor it is read from.
+    """
+    arguments = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    items = [node for node in gm.graph.nodes if _is_number(node) and node.args[0] in arguments]
+    if not items:
+        return gm, []
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    output = graph.graph_copy(gm.graph, env)
+    graph.output(output)
+    added = []
+    for node in items:
+        with graph.inserting_after(env[arguments[-1]]):
+            number = graph.placeholder(node.name)
+        number.meta["example_value"] = node.meta["example_value"]
+        env[node].replace_all_uses_with(number)
+        graph.erase_node(env[node])
+        added.append(arguments.index(node.args[0]))
+    # Each was inserted right after the last tensor: the one added last comes first.
+    return fx.GraphModule(gm, graph), added[::-1]
+
+
+def _is_number(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "item" and isinstance(node.meta["example_value"], torch.SymFloat)
+
+
+def _numbers_as_items(graph: fx.Graph, added: list[int]) -> None:
+    """Undo it in the exported graph: the numbers are read from their tensors again."""
+    arguments = [node for node in graph.nodes if node.op == "placeholder"]
+    for number, position in zip(arguments[len(arguments) - len(added) :], added, strict=True):
+        with graph.inserting_after(arguments[-1]):
+            item = graph.call_method("item", (arguments[position],))
+        item.meta = dict(number.meta)
+        number.replace_all_uses_with(item)
+        graph.erase_node(number)
+
+
+def _drop_assertions(graph: fx.Graph) -> None:
+    assertion = getattr(torch.ops.aten, "_assert_tensor_metadata", None)
+    for node in reversed(list(graph.nodes)):
+        # Dynamo's guards have checked the same facts already.
+        if assertion is not None and node.target is assertion.default and not node.users:
+            graph.erase_node(node)
+
+
+def _drop_broadcasts(graph: fx.Graph) -> None:
+    """broadcast_tensors of equal shapes, as the losses write it, is one alias for each operand."""
+    for node in list(graph.nodes):
+        if node.target is not torch.ops.aten.broadcast_tensors.default:
+            continue
+        for user in list(node.users):
+            operand = node.args[0][user.args[1]]
+            if operand.meta["val"].shape == user.meta["val"].shape:
+                with graph.inserting_before(node):
+                    alias = graph.call_function(torch.ops.aten.alias.default, (operand,))
+                alias.meta = dict(user.meta)
+                user.replace_all_uses_with(alias)
+
+
+def _source_name(placeholder: fx.Node) -> str:
+    argument = placeholder.meta.get("grapharg")
+    source = getattr(argument, "source", None)
+    name = getattr(source, "name", None)
+    name = name() if callable(name) else name
+    return name or str(placeholder.target)
+
+
+def _is_buffer(placeholder: fx.Node) -> bool:
+    return "._buffers[" in _source_name(placeholder) or "_buffers_" in str(placeholder.target)
+
+
+def _check_aliases(updates: dict, results: list) -> None:
+    """A view of an updated buffer among the outputs would be a copy where eager gives a view."""
+    updated = set(updates) | set(updates.values())
+    for result in results:
+        node = result
+        while isinstance(node, fx.Node) and node.op == "call_function":
+            row = TABLE.get(node.target)
+            passive = row is not None and row.role == PASSIVE
+            node = node.args[0] if passive or node.target in FREE_VIEWS else None
+            if node in updated:
+                raise Decline(reasons.MUTATION, "a view of an updated buffer is an output")
+
+
+class _WithAutocast(torch.nn.Module):
+    """The graph with its autocast markers in force. Export records them without running them, so every dtype after one, and
+    every cast that seemed to change nothing, would be wrong."""
+
+    def __init__(self, gm: fx.GraphModule):
+        super().__init__()
+        self.interpreter = _AutocastInterpreter(gm)
+
+    def forward(self, *args):
+        state = autocast.current()
+        try:
+            with fx.traceback.preserve_node_meta():
+                return self.interpreter.run(*args)
+        finally:
+            autocast.enter(state)
+
+
+class _AutocastInterpreter(fx.Interpreter):
+    def run(self, *args):
+        self.stack = []
+        return super().run(*args)
+
+    def run_node(self, node):
+        result = super().run_node(node)
+        if node.target is _enter_autocast:
+            self.stack.append(autocast.current())
+            autocast.enter(_state_inside(node, self.stack[-1]))
+        elif node.target is _exit_autocast:
+            autocast.enter(self.stack.pop())
+        return result
+
+
+def _state_inside(marker: fx.Node, outside: autocast.State) -> autocast.State:
+    device, dtype, enabled = marker.args[:3]
+    return autocast.State(bool(enabled), dtype or torch.get_autocast_dtype("cpu")) if device == "cpu" else outside
+
+
+def autocast_states(graph: fx.Graph) -> dict[fx.Node, autocast.State]:
+    """The autocast state under which each node runs: the ambient one, changed by the markers on the way."""
+    state, stack, states = autocast.current(), [], {}
+    for node in graph.nodes:
+        if node.target is _enter_autocast:
+            stack.append(state)
+            state = _state_inside(node, state)
+        elif node.target is _exit_autocast:
+            state = stack.pop()
+        states[node] = state
+    return states
+
+
+def is_functional_batch_norm(node: object) -> bool:
+    """Batch norm in training, which returns the next running statistics (eager's update of them is outside autograd)."""
+    target = getattr(node, "target", None)
+    return isinstance(target, torch._ops.OpOverload) and target.overloadpacket.__name__ in _BATCH_NORMS

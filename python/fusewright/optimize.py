@@ -1,0 +1,73 @@
+"""optimize, restore, is_optimized: in place on modules, by wrapping for functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import torch
+
+from .backend import Session
+from .capture import capture
+
+T = TypeVar("T", bound=Callable)
+_MARK = "_fusewright"  # on the compiled callable, never on the model: copies of the model stay plain
+
+
+class _Original(NamedTuple):
+    target: Callable  # the function, or what the module's _compiled_call_impl was
+
+
+def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None) -> T:
+    """Let fused kernels run the model wherever they can.
+
+    A module is changed in place and returned: the same object with the same parameters, `state_dict` and hooks; its
+    calls go through the compiled version. A function is not changed; the returned function is the compiled one.
+
+    strict: raise `UnsupportedError` for the first operator that would stay PyTorch's, instead of logging one line.
+    dynamic: as in `torch.compile`: None captures sizes as they come and generalises those that change, True treats
+        all sizes as variable from the start, False captures each size anew.
+
+    A deep copy or a pickle of an optimised model is a plain model (`is_optimized(copy)` is False): optimise it again.
+    """
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TypeError("optimize: a ScriptModule is compiled already; optimise the module it was made from")
+    if isinstance(model, type) or not callable(model):
+        raise TypeError(f"optimize: expected a torch.nn.Module or a function, got {_kind(model)}")
+    if isinstance(model, torch.nn.Module):
+        if is_optimized(model):
+            restore(model)
+        session = Session(type(model).__name__, strict=strict)
+        compiled = capture(model._call_impl, session, dynamic)
+        setattr(compiled, _MARK, _Original(model._compiled_call_impl))
+        model._compiled_call_impl = compiled
+        return model
+    function = restore(model) if is_optimized(model) else model
+    session = Session(getattr(function, "__name__", type(function).__name__), strict=strict)
+    compiled = functools.wraps(function)(capture(function, session, dynamic))
+    setattr(compiled, _MARK, _Original(function))
+    return compiled
+
+
+def restore(model: T) -> T:
+    """Undo `optimize`: the module is plain again and returned; for a function, the original one is returned.
+
+    What is not optimised comes back as it is.
+    """
+    if not is_optimized(model):
+        return model
+    if isinstance(model, torch.nn.Module):
+        model._compiled_call_impl = getattr(model._compiled_call_impl, _MARK).target
+        return model
+    return getattr(model, _MARK).target
+
+
+def is_optimized(model: object) -> bool:
+    """Whether `optimize` is in force on this very object (not merely on a part of it, or on what it was copied from)."""
+    compiled = model._compiled_call_impl if isinstance(model, torch.nn.Module) else model
+    return isinstance(getattr(compiled, _MARK, None), _Original)
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

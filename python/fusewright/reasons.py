@@ -1,0 +1,21 @@
+"""The stable names of the reasons why something stays PyTorch's.
+
+`explain` prints them, log lines carry them and `UnsupportedError.reason` holds one: a user may search for them.
+"""
+
+UNSUPPORTED_OPERATOR = "unsupported_operator"  # the operator has no row in operators.py
+UNSUPPORTED_DTYPE = "unsupported_dtype"  # an element type (complex, quantised ...) or a mix the operator's row declines
+UNSUPPORTED_ATTRIBUTE = "unsupported_attribute"  # the operator is known, this use of it is not
+UNSUPPORTED_LAYOUT = "unsupported_layout"  # sparse, nested, or a tensor subclass
+DEVICE = "device"  # a device without kernels of ours
+DYNAMIC_SHAPE = "dynamic_shape"  # a size that the region's inputs do not determine, or an attribute that is no constant
+CAPTURE_FAILED = "capture_failed"  # Dynamo could not trace the frame: it runs in eager
+CAPTURE_LIMIT = "capture_limit"  # too many captures of one frame: the known ones stay, others run in eager
+EXPORT_FAILED = "export_failed"  # the traced graph could not be normalised: it runs as Dynamo gave it
+MUTATION = "mutation"  # the graph writes into an input that is no buffer of a module, or hands such a buffer out
+UNAVAILABLE = "no_compiler"  # the core has no compiler, or lacks something else, for the region
+REJECTED = "core_rejected"  # the core refused the region: see the detail
+INTERNAL = "internal_error"  # a fault of ours; the debug log has the traceback
+TOO_SMALL = "too_small"  # single numbers only: a kernel would cost more than it saves
+
+ALL = tuple(sorted(value for name, value in globals().items() if name.isupper() and isinstance(value, str)))

@@ -1,0 +1,40 @@
+"""Counters of the process: what was captured, compiled, taken from the cache, and what ran as PyTorch's."""
+
+from __future__ import annotations
+
+import threading
+
+from . import _core
+
+_lock = threading.Lock()
+_counts = {"captures": 0, "regions": 0, "fallback_calls": 0, "failed_captures": 0}
+_core_base: dict[str, int] = {}
+
+
+def count(name: str, by: int = 1) -> None:
+    """Add to a counter of the Python side."""
+    with _lock:
+        _counts[name] += by
+
+
+def stats() -> dict[str, int]:
+    """Return the counters since the start of the process or the last `reset_stats()`.
+
+    `captures`: graphs that Dynamo handed over. `regions`: fused regions made from them. `region_calls`: runs of a
+    fused region. `kernels_compiled`: kernels built by the compiler; `cache_hits`: kernels found on disk;
+    `memory_hits`: kernels already loaded. `fallback_calls`: calls that ran without any fused region although the
+    model is optimised. `failed_captures`: frames that Dynamo could not trace.
+    """
+    with _lock:
+        result = dict(_counts)
+    for name, value in _core.stats().items():
+        result[name] = value - _core_base.get(name, 0)
+    return result
+
+
+def reset_stats() -> None:
+    """Set every counter to zero. Captured graphs and loaded kernels stay."""
+    with _lock:
+        for name in _counts:
+            _counts[name] = 0
+    _core_base.update(_core.stats())

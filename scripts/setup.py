@@ -1,0 +1,219 @@
+"""Makes .venv, with everything that building, running and testing Fusewright needs. Standard library only.
+
+    python3 scripts/setup.py
+
+The environment is made from the interpreter that runs this script. If that has a supported torch, the
+environment sees it and only what is missing is installed; with nothing missing, no network is touched.
+Otherwise torch and the rest come from PyPI. Runs again in a moment when nothing changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import site
+import subprocess
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "fusewright-setup"  # two digests: what .venv was made from, which requirements it holds
+
+SUPPORTED_PYTHON = ((3, 10), (3, 13))
+SUPPORTED_TORCH = ((2, 6), (2, 13))
+TORCH_FROM_PYPI = "torch==2.13.0"
+
+
+def main() -> None:
+    low, high = SUPPORTED_PYTHON
+    if not low <= sys.version_info[:2] <= high:
+        fail(
+            f"Python {low[0]}.{low[1]} to {high[0]}.{high[1]} is needed, {sys.executable} is "
+            f"{sys.version.split()[0]}: make setup PYTHON=/path/to/another"
+        )
+
+    environment = digest(sys.executable, sys.version, str(ROOT))
+    requirements = digest((ROOT / "pyproject.toml").read_text(), Path(__file__).read_text())
+    stamp = STAMP.read_text().split() if STAMP.exists() else []
+    if stamp == [environment, requirements] and PYTHON.exists():
+        return
+
+    start = time.time()
+    system_packages()
+    if stamp[:1] != [environment] or not PYTHON.exists():
+        make_venv()
+    install()
+    STAMP.write_text(f"{environment}\n{requirements}\n")
+    say(f"environment ready in {time.time() - start:.0f} s")
+
+
+# ---- the system --------------------------------------------------------------------------------------------
+
+
+def system_packages() -> None:
+    """Compiler, CMake, ninja, Python's headers and GoogleTest: installed when missing and possible."""
+    wanted = {
+        "g++": shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++"),
+        "cmake": shutil.which("cmake"),
+        "ninja-build": shutil.which("ninja"),
+        "libgtest-dev": has_gtest(),
+        "python3-dev": has_python_headers(),
+        "python3-venv": has_module("ensurepip"),
+    }
+    missing = [name for name, found in wanted.items() if not found]
+    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
+        say(f"installing with apt-get: {' '.join(missing)}")
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
+        apt_install = [*apt, "install", "--no-install-recommends", *missing]
+        if subprocess.run(apt_install, env=environment).returncode != 0:  # perhaps the lists are old or empty
+            subprocess.run([*apt, "update"], env=environment)
+            subprocess.run(apt_install, env=environment)
+
+    hint = "apt-get install " + " ".join(missing)
+    if not (shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")):
+        fail(f"no C++ compiler found (g++ 11 or newer, clang 14 or newer): {hint}")
+    if not has_python_headers():
+        fail(f"no Python.h in {sysconfig.get_path('include')}, the extension cannot be built: {hint}")
+    if not has_module("ensurepip") and not has_module("pip"):
+        fail(f"{sys.executable} cannot make a virtual environment with pip in it: {hint}")
+    if not has_gtest():
+        say("GoogleTest is missing and could not be installed: the C++ tests will not be built.")
+        say("As root: apt-get install libgtest-dev")
+
+
+def has_gtest() -> bool:
+    prefixes = [*os.environ.get("CMAKE_PREFIX_PATH", "").split(":"), "/usr", "/usr/local"]
+    return any((Path(prefix) / "include/gtest/gtest.h").exists() for prefix in prefixes if prefix)
+
+
+def has_python_headers() -> bool:
+    return (Path(sysconfig.get_path("include")) / "Python.h").exists()
+
+
+def has_module(name: str) -> bool:
+    # Asked in a fresh interpreter: apt-get may have installed it after this one started.
+    return subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode == 0
+
+
+# ---- the environment ---------------------------------------------------------------------------------------
+
+
+def make_venv() -> None:
+    if VENV.exists():
+        if not (VENV / "pyvenv.cfg").exists():
+            fail(f"{VENV} exists and is no virtual environment: move it away")
+        shutil.rmtree(VENV)
+    torch = version_of_torch(sys.executable)
+    inherit = torch is not None and supported(torch)
+    origin = f"which has torch {torch}" if inherit else "torch from PyPI"
+    say(f"making {VENV.name} from {sys.executable}, {origin}")
+    own_pip = has_module("ensurepip")
+    options = ["--system-site-packages"] * inherit + ["--without-pip"] * (not own_pip)
+    run(sys.executable, "-m", "venv", *options, str(VENV))
+    if inherit or not own_pip:
+        see_parent_packages()
+        if inherit and version_of_torch(PYTHON) != torch:
+            fail(f"the environment does not see the torch {torch} of {sys.executable}")
+
+
+def see_parent_packages() -> None:
+    """--system-site-packages shows the packages of the base Python. Where our interpreter lives in a virtual
+    environment itself, or has user packages, those are added here."""
+    purelib = Path(ask(PYTHON, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    seen = ask(PYTHON, "import sys; print('\\n'.join(sys.path))").split("\n")
+    paths = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    hidden = [path for path in paths if Path(path).is_dir() and path not in seen]
+    lines = [f"import site; site.addsitedir({path!r})\n" for path in hidden]
+    (purelib / "_parent_packages.pth").write_text("".join(lines))
+    # The old setuptools that venv adds before Python 3.12 would hide the parent's, which its torch may need.
+    if (purelib / "setuptools").exists():
+        pip("uninstall", "-y", "setuptools")
+
+
+def install() -> None:
+    if not supported(version_of_torch(PYTHON)):
+        say(f"installing {TORCH_FROM_PYPI}")
+        run(str(PYTHON), "-m", "pip", "install", TORCH_FROM_PYPI)  # not quiet: it may take minutes
+
+    # What builds us comes first: our own build is not isolated, or it would fetch a second torch.
+    build_tools = ["scikit-build-core>=0.10"]
+    build_tools += ["cmake>=3.22"] if not shutil.which("cmake") else []
+    build_tools += ["ninja"] if not shutil.which("ninja") else []
+    pip("install", *build_tools)
+
+    # Registers the package (metadata, entry points, the `fusewright` command) with a path to python/, where
+    # `make build` puts the extension: nothing is compiled here.
+    inplace = ["--config-settings=editable.mode=inplace", "--config-settings=wheel.cmake=false"]
+    pip("install", "--no-build-isolation", "--no-deps", *inplace, "--editable", str(ROOT))
+
+    # pip looks nothing up for a requirement that is met: no network.
+    pip("install", *requirements("test"))
+    # The checks of layout are the one thing that a machine without network may lack.
+    if pip("install", "--retries", "1", "--timeout", "30", *requirements("lint"), check=False) != 0:
+        say("ruff and clang-format could not be installed: lint will be skipped")
+        say("To try again: rm .venv/fusewright-setup && make setup")
+
+
+def requirements(extra: str) -> list[str]:
+    """What pyproject.toml asks for, with one extra and without torch, which is there already."""
+    program = "import importlib.metadata as m; print('\\n'.join(m.requires('fusewright')))"
+    result = []
+    for line in ask(PYTHON, program).split("\n"):
+        requirement, _, marker = line.partition(";")
+        if not requirement.startswith("torch") and (not marker or extra in marker):
+            result.append(requirement.strip())
+    return result
+
+
+def version_of_torch(python: str | Path) -> str | None:
+    program = "import torch; print(torch.__version__)"
+    found = subprocess.run([str(python), "-c", program], capture_output=True, text=True)
+    return found.stdout.strip() if found.returncode == 0 else None
+
+
+def supported(version: str | None) -> bool:
+    if version is None:
+        return False
+    low, high = SUPPORTED_TORCH
+    return low <= tuple(int(part) for part in version.split(".")[:2]) <= high
+
+
+# ---- small things ------------------------------------------------------------------------------------------
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def ask(python: str | Path, program: str) -> str:
+    done = subprocess.run([str(python), "-c", program], check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout.strip()
+
+
+def run(*command: str, check: bool = True) -> int:
+    status = subprocess.run(command, cwd=ROOT).returncode
+    if check and status != 0:
+        fail(f"failed: {' '.join(command)}")
+    return status
+
+
+def pip(*arguments: str, check: bool = True) -> int:
+    return run(str(PYTHON), "-m", "pip", "--disable-pip-version-check", "-q", *arguments, check=check)
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", flush=True)
+
+
+def fail(text: str) -> None:
+    sys.exit(f"setup: {text}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# All checks: lint, C++ tests, Python tests. All of them run, whatever fails; the summary and the exit status tell.
+# STRICT=1 (continuous integration) makes a skipped part a failure.   PYTEST_ARGS="-k name" narrows pytest.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH="$PATH:$PWD/.venv/bin"
+
+# Tests start from an empty cache of their own, never from the user's.
+logs=build/logs
+rm -rf build/test-cache "$logs"
+mkdir -p "$logs"
+export FUSEWRIGHT_CACHE_DIR=${FUSEWRIGHT_CACHE_DIR:-$PWD/build/test-cache}
+
+summary=()
+failed=0
+# part NAME PATTERN COMMAND...: runs the command; PATTERN finds its closing line in what it printed.
+part() {
+  local name=$1 pattern=$2 log="$logs/$1.log" status
+  shift 2
+  echo "---- $name"
+  "$@" 2>&1 | tee "$log"
+  status=${PIPESTATUS[0]}
+  local word=ok
+  case $status in
+    0) ;;
+    77) word=SKIPPED && [ -z "${STRICT:-}" ] || failed=1 ;;
+    *) word=FAILED && failed=1 ;;
+  esac
+  summary+=("$(printf '%-7s %-8s %s' "$name" "$word" "$(grep -E "$pattern" "$log" | tail -n 1)")")
+}
+
+cpp_tests() {
+  if [ -e build/without-gtest ]; then
+    echo "ctest: SKIPPED, the C++ tests were not built: GoogleTest is missing (apt-get install libgtest-dev)"
+    return 77
+  fi
+  ctest --test-dir build --output-on-failure --no-tests=error -j "${MAX_JOBS:-$(nproc)}"
+}
+
+python_tests() {
+  if [ ! -d tests/python ]; then
+    echo "pytest: SKIPPED, there is no tests/python"
+    return 77
+  fi
+  # shellcheck disable=SC2086
+  .venv/bin/python -m pytest ${PYTEST_ARGS:-}
+}
+
+part lint 'lint:' scripts/lint.sh
+part ctest 'tests passed|SKIPPED|No tests' cpp_tests
+part pytest '(passed|failed|error|no tests ran|SKIPPED).*' python_tests
+
+echo "---- summary"
+printf '%s\n' "${summary[@]}"
+exit $failed

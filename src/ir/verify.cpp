@@ -1,0 +1,30 @@
+#include "ir/builder.h"
+
+namespace fusewright {
+
+void verify(const Graph& graph) {
+  Graph scratch = graph;  // inference may want to unify; in a sound graph it has nothing left to do
+  Builder builder(scratch);
+  for (size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const OpInfo& row = info(node.op);
+    int count = static_cast<int>(node.operands.size());
+    auto at = [&] { return "%" + std::to_string(i) + " = " + graph.describe(static_cast<Value>(i)) + ": "; };
+    for (Value v : node.operands)
+      require(v >= 0 && v < static_cast<Value>(i), "%", i, " = ", row.name, ": operand %", v,
+              " is not defined before its use");
+    require(count >= row.min_operands && count <= row.max_operands, at(), "has ", count, " operands");
+    require(node.type.order.empty() || static_cast<int>(node.type.order.size()) == node.type.rank(), at(),
+            "memory order has ", node.type.order.size(), " dimensions, the value ", node.type.rank());
+    if (node.kind() == Kind::source) continue;
+    Attrs attrs = node.attrs;
+    Type type = infer_type(builder, node.op, node.operands, attrs);
+    require(type.dtype == node.type.dtype, at(), "is ", name_of(node.type.dtype), ", should be ", name_of(type.dtype));
+    require(type.shape == node.type.shape, at(), "has shape ", str(node.type.shape), ", should be ", str(type.shape));
+  }
+  for (const Output& output : graph.outputs)
+    require(output.value >= 0 && output.value < static_cast<Value>(graph.nodes.size()), "output %", output.value,
+            " does not exist");
+}
+
+}  // namespace fusewright

@@ -1,0 +1,94 @@
+// What generated C++ kernels share beside the mathematics: their arguments, walking over axes, lines of memory.
+// Included after prelude.h; host only.
+#pragma once
+
+namespace fw {
+
+// What the executor hands to a kernel. The same layout stands in runtime/kernel_abi.h.
+struct Args {
+  void* const* pointers;  // one per memory operand
+  const i64* sizes;       // one per axis
+  const i64* strides;     // [operand][axis], in elements
+  const double* numbers;  // scalars of the program: sizes, the user's numbers
+  void* rows;             // while a reduction is split: the state of each row,
+  void* partial;          // its partial sums,
+  i64 splits;             // and how many of them there are
+};
+
+constexpr int chunk = 1024;        // elements of a line that are handled at once: its buffers stay in the L1 cache
+constexpr int lanes = 128;         // neighbouring columns that one column kernel reduces together
+constexpr int flush_every = 256;   // rows that are added in float before the sum moves to double
+
+FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
+FW_FN i64 max_of(i64 a, i64 b) { return a > b ? a : b; }
+FW_FN i64 ceil_div(i64 a, i64 b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }  // b > 0
+
+// Coordinates of the linear-th point of a space of COUNT axes, last one fastest.
+template <int COUNT>
+FW_FN void decode(const i64* sizes, const int* axes, i64 linear, i64* coordinate) {
+  for (int k = COUNT - 1; k >= 0; --k) {
+    const i64 size = sizes[axes[k]];
+    coordinate[axes[k]] = size == 1 ? 0 : linear % size;
+    linear = size == 1 ? linear : linear / size;
+  }
+}
+
+template <int COUNT>
+FW_FN void advance(const i64* sizes, const int* axes, i64* coordinate) {
+  for (int k = COUNT - 1; k >= 0; --k) {
+    if (++coordinate[axes[k]] < sizes[axes[k]]) return;
+    coordinate[axes[k]] = 0;
+  }
+}
+
+// offset[operand] = base[operand] + sum over axes of coordinate * stride
+template <int COUNT, int OPERANDS, int AXES>
+FW_FN void offsets(const i64* strides, const int* axes, const i64* coordinate, const i64* base, i64* offset) {
+  for (int o = 0; o < OPERANDS; ++o) {
+    i64 sum = base[o];
+    for (int k = 0; k < COUNT; ++k) sum += coordinate[axes[k]] * strides[o * AXES + axes[k]];
+    offset[o] = sum;
+  }
+}
+
+template <int COUNT>
+FW_FN i64 extent(const i64* sizes, const int* axes) {
+  i64 product = 1;
+  for (int k = 0; k < COUNT; ++k) product *= sizes[axes[k]];
+  return product;
+}
+
+// A line as the inner loop wants it: neighbours in memory. Other strides (a transposed or expanded tensor, a gradient of
+// any layout) go through a buffer.
+template <class T>
+FW_FN const T* line_in(const T* from, i64 stride, int n, T* buffer) {
+  if (stride == 1) return from;
+  for (int i = 0; i < n; ++i) buffer[i] = from[i * stride];
+  return buffer;
+}
+template <class T>
+FW_FN void line_out(T* to, i64 stride, int n, const T* buffer) {
+  if (stride == 1) return;
+  for (int i = 0; i < n; ++i) to[i * stride] = buffer[i];
+}
+
+// Every step-th element, converted for computing: what a window reads.
+template <class C, class T>
+FW_FN void gather_line(C* to, const T* from, i64 step, int n) {
+  if (step == 1) {
+    for (int i = 0; i < n; ++i) to[i] = convert<C>(from[i]);
+  } else if (step == 2) {
+    for (int i = 0; i < n; ++i) to[i] = convert<C>(from[2 * i]);
+  } else {
+    for (int i = 0; i < n; ++i) to[i] = convert<C>(from[i * step]);
+  }
+}
+
+// Elements that an average pooling window divides by, along one dimension.
+FW_FN i64 pool_count(i64 position, i64 kernel, i64 stride, i64 padding, i64 size, bool include_padding) {
+  const i64 begin = position * stride - padding;
+  const i64 end = min_of(begin + kernel, size + padding);
+  return include_padding ? end - begin : min_of(end, size) - max_of(begin, 0);
+}
+
+}  // namespace fw

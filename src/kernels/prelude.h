@@ -1,0 +1,118 @@
+// Types, bit casts and dtype conversions for generated kernels.
+//
+// The text is pasted in front of generated code and compiled by g++, clang, nvcc or NVRTC: no header may be
+// included here. Everything is straight-line code, so that a `#pragma omp simd` loop over it vectorises.
+#ifndef FW_KERNELS_PRELUDE_H  // not `#pragma once`, which warns in pasted text
+#define FW_KERNELS_PRELUDE_H
+
+#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
+#define FW_CUDA 1
+#define FW_FN __device__ __forceinline__
+#else
+#define FW_CUDA 0
+#define FW_FN inline __attribute__((always_inline))
+#endif
+
+namespace fw {
+
+using i8 = signed char;
+using u8 = unsigned char;
+using i16 = short;
+using u16 = unsigned short;
+using i32 = int;
+using u32 = unsigned int;
+#if FW_CUDA
+using i64 = long long;
+using u64 = unsigned long long;
+#else
+using i64 = __INT64_TYPE__;  // the same type as int64_t
+using u64 = __UINT64_TYPE__;
+#endif
+
+#if FW_CUDA
+FW_FN u32 bits_of(float x) { return __float_as_uint(x); }
+FW_FN u64 bits_of(double x) { return __double_as_longlong(x); }
+FW_FN float float_of(u32 b) { return __uint_as_float(b); }
+FW_FN double float_of(u64 b) { return __longlong_as_double(b); }
+#else
+FW_FN u32 bits_of(float x) { return __builtin_bit_cast(u32, x); }
+FW_FN u64 bits_of(double x) { return __builtin_bit_cast(u64, x); }
+FW_FN float float_of(u32 b) { return __builtin_bit_cast(float, b); }
+FW_FN double float_of(u64 b) { return __builtin_bit_cast(double, b); }
+#endif
+
+// Storage only: values are float in registers.
+struct half {
+  u16 bits;
+};
+struct bfloat16 {
+  u16 bits;
+};
+
+FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
+
+FW_FN float to_float(half h) {
+  const u32 magnitude = u32(h.bits & 0x7fff) << 13;
+  const u32 rebased = magnitude + ((127 - 15) << 23);
+  // A denormal half is its mantissa on top of 2^-14, less 2^-14: right even where float denormals are
+  // flushed.
+  const float denormal = float_of(rebased + (1 << 23)) - 0x1p-14f;
+  const u32 finite = h.bits & 0x7c00 ? rebased : bits_of(denormal);
+  const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
+  return float_of(value | (u32(h.bits & 0x8000) << 16));
+}
+
+// Nearest, ties to even; any NaN becomes the quiet NaN that PyTorch writes.
+FW_FN bfloat16 to_bfloat16(float x) {
+  const u32 b = bits_of(x);
+  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+}
+
+FW_FN half to_half(float x) {
+  const u32 b = bits_of(x);
+  const u32 magnitude = b & 0x7fffffff;
+  const u32 normal = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  // Adding 0.5 aligns the denormal's last bit with the last bit of a float, and so rounds it.
+  const u32 denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
+  const u32 finite = magnitude < ((127 - 14) << 23) ? denormal : normal;
+  const u32 infinite = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+  const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
+  return {u16(value | (b >> 16 & 0x8000))};
+}
+
+template <class A, class B>
+struct same {
+  static constexpr bool value = false;
+};
+template <class A>
+struct same<A, A> {
+  static constexpr bool value = true;
+};
+
+// The cast of PyTorch between any two of bool, u8, i8, i16, i32, i64, half, bfloat16, float and double.
+template <class To, class From>
+FW_FN To convert(From v) {
+  constexpr bool from_float = same<From, float>::value || same<From, double>::value;
+  if constexpr (same<To, From>::value) {
+    return v;
+  } else if constexpr (same<From, half>::value || same<From, bfloat16>::value) {
+    return convert<To>(to_float(v));
+  } else if constexpr (same<To, half>::value) {
+    return to_half(static_cast<float>(v));
+  } else if constexpr (same<To, bfloat16>::value) {
+    return to_bfloat16(static_cast<float>(v));
+  } else if constexpr (same<To, bool>::value) {
+    return v != 0;
+  } else if constexpr (from_float && same<To, u8>::value) {
+    return static_cast<u8>(static_cast<i64>(v));  // a direct cast of a negative number is undefined
+  } else if constexpr (from_float && sizeof(To) < sizeof(i32)) {
+    return static_cast<To>(static_cast<i32>(v));
+  } else {
+    return static_cast<To>(v);
+  }
+}
+
+}  // namespace fw
+
+#endif  // FW_KERNELS_PRELUDE_H

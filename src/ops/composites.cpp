@@ -1,0 +1,323 @@
+// Activations, norms and layers as expressions over primitives. Their derivatives, kernels and documentation follow.
+//
+// Where PyTorch's derivative at a kink differs from what the plain formula gives, the expression is chosen so that the
+// primitives' own rules give PyTorch's: `select` passes the gradient to the branch it took, nothing to its condition.
+#include "ops/composites.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "ops/expr.h"
+
+namespace fusewright {
+namespace {
+
+struct Context {
+  Builder& b;
+  const Node& node;
+  std::vector<Expr> args;
+  Expr x() const { return args[0]; }
+  double number(const char* name) const { return node.number(name); }
+  bool flag(const char* name) const { return node.has(name) && node.integer(name) != 0; }
+  // Optional operands follow the first in the order of the table.
+  Expr optional(int position) const { return args[static_cast<size_t>(position)]; }
+};
+
+// Statistics and transcendental chains of 16-bit values are formed in f32, and rounded once at the end.
+Expr widen(Expr x) { return is_narrow_float(x.dtype()) ? x.cast(DType::f32) : x; }
+
+Expr sigmoid(Expr x) { return apply(Op::sigmoid, x); }
+Expr exp(Expr x) { return apply(Op::exp, x); }
+Expr tanh(Expr x) { return apply(Op::tanh, x); }
+Expr square(Expr x) { return apply(Op::square, x); }
+
+// ---- activations ---------------------------------------------------------------------------------------------
+
+// !(x <= 0) keeps NaN.
+Expr relu(const Context& c) { return select(c.x() <= 0.0, c.x().constant(0), c.x()); }
+
+Expr leaky_relu(const Context& c) {
+  return select(c.x() > 0.0, c.x(), c.x() * c.x().parameter(c.number("negative_slope")));
+}
+
+Expr gelu(const Context& c) {
+  Expr x = c.x();
+  if (c.node.text("approximate") == "tanh") {
+    // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))
+    Expr inner = (x + square(x) * x * 0.044715) * std::sqrt(2.0 / M_PI);
+    return x * 0.5 * (tanh(inner) + 1.0);
+  }
+  return x * 0.5 * (apply(Op::erf, x * M_SQRT1_2) + 1.0);
+}
+
+Expr silu(const Context& c) { return c.x() * sigmoid(c.x()); }
+
+// log(1 + e^x) = max(x, 0) + log1p(e^-|x|); the derivative wanted is sigmoid(x), which the two parts add up to
+// everywhere but at 0, where a plain |x| has slope 0 and max one half: also right.
+Expr softplus_of(Expr x) { return apply(Op::maximum, x, x.constant(0)) + apply(Op::log1p, exp(-apply(Op::abs, x))); }
+
+Expr mish(const Context& c) { return c.x() * tanh(softplus_of(c.x())); }
+
+Expr softplus(const Context& c) {
+  Expr beta = c.x().parameter(c.number("beta")), scaled = c.x() * beta;
+  return select(scaled > c.x().parameter(c.number("threshold")), c.x(), softplus_of(scaled) / beta);
+}
+
+Expr log_sigmoid(const Context& c) { return -softplus_of(-c.x()); }
+
+// PyTorch's derivatives: hardswish 0 at and below -3, 1 from 3 on; hardsigmoid 0 at both limits.
+Expr hardswish(const Context& c) {
+  Expr x = c.x();
+  Expr middle = x * (x + 3.0) / 6.0;
+  return select(x <= -3.0, x * 0.0, select(x < 3.0, middle, x));
+}
+
+Expr hardsigmoid(const Context& c) {
+  Expr x = c.x();
+  Expr middle = (x + 3.0) / 6.0;
+  return select(x <= -3.0, x.constant(0), select(x >= 3.0, x.constant(1), middle));
+}
+
+Expr hardtanh(const Context& c) {
+  Expr x = c.x(), low = x.parameter(c.number("min_val")), high = x.parameter(c.number("max_val"));
+  return select(x <= low, low, select(x >= high, high, x));
+}
+
+// The gradient passes where low <= x <= high, and NaN stays NaN.
+Expr clamp(const Context& c) {
+  Expr x = c.x(), result = x;
+  // min(max(x, low), high): with low > high PyTorch gives high, so high is applied last.
+  if (c.node.has("min")) {
+    Expr low = x.parameter(c.number("min"));
+    result = select(x < low, low, x);
+  }
+  if (c.node.has("max")) {
+    Expr high = x.parameter(c.number("max"));
+    result = select(result > high, high, result);
+  }
+  return result;
+}
+
+Expr elu(const Context& c) {
+  Expr x = c.x(), scale = x.parameter(c.number("scale"));
+  Expr below = apply(Op::expm1, x * x.parameter(c.number("input_scale"))) * x.parameter(c.number("alpha")) * scale;
+  return select(x > 0.0, x * scale, below);
+}
+
+Expr softsign(const Context& c) { return c.x() / (apply(Op::abs, c.x()) + 1.0); }
+
+// ---- reductions ----------------------------------------------------------------------------------------------
+
+Ints reduced_dims(const Context& c) { return c.node.ints("dims"); }
+
+Size count_of(Expr x, const Ints& dims) {
+  Size count = 1;
+  for (int64_t d : dims) count = count * x.dim(d);
+  return count;
+}
+
+Expr mean_of(Expr x, const Ints& dims, bool keepdim) {
+  return x.sum(dims, keepdim) / Expr{x.b, x.b->extent(count_of(x, dims), x.dtype())};
+}
+
+Expr mean(const Context& c) {
+  return mean_of(widen(c.x()), reduced_dims(c), c.flag("keepdim")).cast(c.x().dtype());
+}
+
+// Sum of squared distances from the mean, over max(0, n - correction).
+Expr variance_of(Expr x, const Ints& dims, bool keepdim, double correction) {
+  Expr distance = x - mean_of(x, dims, true);
+  Expr count = {x.b, x.b->extent(count_of(x, dims), x.dtype())};
+  Expr divisor = correction == 0 ? count : apply(Op::maximum, count - correction, count.constant(0));
+  return square(distance).sum(dims, keepdim) / divisor;
+}
+
+Expr var(const Context& c) {
+  return variance_of(widen(c.x()), reduced_dims(c), c.flag("keepdim"), c.number("correction")).cast(c.x().dtype());
+}
+
+// The first position whose element is the extreme one; NaN counts as extreme.
+Expr position_of(const Context& c, Op extreme) {
+  Expr x = c.x();
+  Ints dims = reduced_dims(c);
+  Expr best = {x.b, x.b->reduce(extreme, x.v, dims, true)};
+  Expr chosen = apply(Op::eq, x, best);
+  if (is_float(x.dtype())) chosen = apply(Op::logical_or, chosen, apply(Op::isnan, x));
+  Shape line(static_cast<size_t>(x.rank()), Size(1));
+  line[static_cast<size_t>(dims[0])] = x.dim(dims[0]);
+  Expr index = Expr{x.b, x.b->iota(x.dim(dims[0]))}.reshape(line);
+  Expr beyond = {x.b, x.b->constant(9.0e15, DType::i64)};
+  return {x.b, x.b->reduce(Op::amin, select(chosen, index, beyond).v, dims, c.flag("keepdim"))};
+}
+
+Expr argmax(const Context& c) { return position_of(c, Op::amax); }
+Expr argmin(const Context& c) { return position_of(c, Op::amin); }
+
+// The maximum only shifts: it takes no part in the derivative. An infinite one must not shift (inf - inf).
+Expr shift_of(Expr x, const Ints& dims) {
+  Expr top = apply(Op::stop_gradient, x.amax(dims, true));
+  Expr infinite = apply(Op::eq, apply(Op::abs, top), top.constant(INFINITY));
+  return select(infinite, top.constant(0), top);
+}
+
+Expr logsumexp(const Context& c) {
+  Expr x = widen(c.x());
+  Ints dims = reduced_dims(c);
+  Expr top = shift_of(x, dims);
+  Expr total = exp(x - top).sum(dims, c.flag("keepdim"));
+  Expr flat = c.flag("keepdim") ? top : top.reshape(total.shape());
+  return (apply(Op::log, total) + flat).cast(c.x().dtype());
+}
+
+Ints single_dim(const Context& c) {
+  int64_t dim = c.node.integer("dim");
+  return {dim < 0 ? dim + c.x().rank() : dim};
+}
+
+Expr softmax(const Context& c) {
+  Expr x = widen(c.x());
+  Ints dims = single_dim(c);
+  // Unlike logsumexp's, an infinite maximum gives NaN here, as PyTorch has it.
+  Expr e = exp(x - apply(Op::stop_gradient, x.amax(dims, true)));
+  return (e / e.sum(dims, true)).cast(c.x().dtype());
+}
+
+Expr log_softmax(const Context& c) {
+  Expr x = widen(c.x());
+  Ints dims = single_dim(c);
+  Expr shifted = x - apply(Op::stop_gradient, x.amax(dims, true));
+  return (shifted - apply(Op::log, exp(shifted).sum(dims, true))).cast(c.x().dtype());
+}
+
+// ---- norms ---------------------------------------------------------------------------------------------------
+
+// A per-channel vector against [n, c, space..].
+Expr per_channel(Expr vector, Expr like) {
+  Shape sizes = {vector.dim(0)};
+  for (int d = 2; d < like.rank(); ++d) sizes.push_back(1);
+  return sizes.size() == 1 ? vector : vector.reshape(sizes);
+}
+
+Expr affine(const Context& c, Expr x, int first, bool channels) {
+  int position = first;
+  if (c.flag("has_weight")) {
+    Expr w = c.optional(position++).cast(x.dtype());
+    x = x * (channels ? per_channel(w, x) : w);
+  }
+  if (c.flag("has_bias")) {
+    Expr bias = c.optional(position++).cast(x.dtype());
+    x = x + (channels ? per_channel(bias, x) : bias);
+  }
+  return x;
+}
+
+Expr normalised(Expr x, const Ints& dims, double eps) {
+  Expr centre = mean_of(x, dims, true);
+  Expr spread = variance_of(x, dims, true, 0);
+  return (x - centre) * apply(Op::rsqrt, spread + spread.parameter(eps));
+}
+
+Ints all_but_channel(Expr x) {
+  Ints dims = {0};
+  for (int64_t d = 2; d < x.rank(); ++d) dims.push_back(d);
+  return dims;
+}
+
+Expr group_norm(const Context& c) {
+  Expr x = widen(c.x());
+  int64_t groups = c.node.integer("groups");
+  Shape whole = x.shape(), split = {whole[0], groups, Size::floordiv(whole[1], groups)};
+  Ints dims = {2};
+  for (int d = 2; d < x.rank(); ++d) split.push_back(whole[static_cast<size_t>(d)]), dims.push_back(d + 1);
+  Expr y = normalised(x.reshape(split), dims, c.number("eps")).reshape(whole);
+  return affine(c, y, 1, true).cast(c.x().dtype());
+}
+
+Ints last_dims(Expr x, int64_t axes) {
+  Ints dims(static_cast<size_t>(axes));
+  std::iota(dims.begin(), dims.end(), x.rank() - axes);
+  return dims;
+}
+
+Expr layer_norm(const Context& c) {
+  Expr x = widen(c.x());
+  Expr y = normalised(x, last_dims(x, c.node.integer("axes")), c.number("eps"));
+  return affine(c, y, 1, false).cast(c.x().dtype());
+}
+
+Expr rms_norm(const Context& c) {
+  Expr x = widen(c.x());
+  Expr power = mean_of(square(x), last_dims(x, c.node.integer("axes")), true);
+  Expr y = x * apply(Op::rsqrt, power + power.parameter(c.number("eps")));
+  return affine(c, y, 1, false).cast(c.x().dtype());
+}
+
+Expr batch_norm(const Context& c) {
+  Expr x = widen(c.x());
+  return affine(c, normalised(x, all_but_channel(x), c.number("eps")), 1, true).cast(c.x().dtype());
+}
+
+Expr batch_norm_inference(const Context& c) {
+  Expr x = widen(c.x());
+  Expr centre = c.args[1].cast(x.dtype()), spread = c.args[2].cast(x.dtype());
+  Expr scale = apply(Op::rsqrt, spread + spread.parameter(c.number("eps")));
+  Expr y = (x - per_channel(centre, x)) * per_channel(scale, x);
+  return affine(c, y, 3, true).cast(c.x().dtype());
+}
+
+// running' = (1 - momentum) running + momentum * statistic; no gradient flows through it.
+Expr running(const Context& c, Expr statistic) {
+  Expr old = c.args[1];
+  double momentum = c.number("momentum");
+  Expr next = statistic.cast(old.dtype()) * old.parameter(momentum) + old * old.parameter(1 - momentum);
+  return apply(Op::stop_gradient, next);
+}
+
+Expr batch_norm_running_mean(const Context& c) {
+  Expr x = widen(c.x());
+  // keepdim and a reshape give the very nodes that batch_norm made: one reduction serves both.
+  return running(c, mean_of(x, all_but_channel(x), true).reshape({x.dim(1)}));
+}
+
+Expr batch_norm_running_var(const Context& c) {
+  Expr x = widen(c.x());
+  Ints dims = all_but_channel(x);
+  Expr biased = variance_of(x, dims, true, 0).reshape({x.dim(1)});
+  Expr count = {x.b, x.b->extent(count_of(x, dims), x.dtype())};
+  return running(c, biased * (count / (count - 1.0)));
+}
+
+// ---- layers --------------------------------------------------------------------------------------------------
+
+Expr linear(const Context& c) {
+  Builder& b = c.b;
+  Expr x = c.x();
+  Shape out = x.shape();
+  out.back() = c.args[1].dim(0);
+  Expr rows = x.rank() == 2 ? x : x.reshape({product(Shape(x.shape().begin(), x.shape().end() - 1)), x.dim(-1)});
+  Expr y = {&b, b.op(Op::matmul, {rows.v, b.permute(c.args[1].v, {1, 0})})};
+  if (x.rank() != 2) y = y.reshape(out);
+  return c.args.size() == 3 ? y + c.args[2] : y;
+}
+
+Expr convolution(const Context& c) {
+  Attrs attrs = c.node.attrs;
+  Expr y = {&c.b, c.b.op(Op::conv, {c.args[0].v, c.args[1].v}, attrs)};
+  return c.args.size() == 3 ? y + per_channel(c.args[2], y) : y;
+}
+
+}  // namespace
+
+Value expand_composite(Builder& builder, const Node& composite, const std::vector<Value>& operands) {
+  Context c{builder, composite, {}};
+  for (Value v : operands) c.args.push_back({&builder, v});
+  switch (composite.op) {
+#define PRIMITIVE(name, kind, operands, cost, meaning)
+#define COMPOSITE(name, min_operands, max_operands, meaning) \
+  case Op::name: return name(c).v;
+#include "ops/ops.def"
+    default: fail(name_of(composite.op), " is no composite");
+  }
+}
+
+}  // namespace fusewright

@@ -1,0 +1,602 @@
+// Groups operations into kernels. A kernel is grown around what must be written to memory: a reduction, a window, an
+// output, an operand of a contraction. Each such item joins the kernel that computes what it needs, or one that reads the
+// same data, or starts its own. Pointwise operations belong to nobody: every kernel that needs one computes it.
+//
+// Reasons to stop, by their stable names:
+//   library_call               a contraction runs in the host's library; its operands are in memory
+//   different_iteration_space  the sizes of one do not map onto the loops of the other
+//   different_reduction        both reduce, but over different dimensions
+//   reshape_boundary           a reshape splits dimensions in a way that is no product of loops
+//   window_overlap             windows overlap, and the chain before them costs more than reading it back
+//   window_dimension           a window must run over a loop of its own
+//   would_form_cycle           the item needs something that needs the kernel
+//   nothing_shared             no common data: one kernel would save nothing
+//   kernel_too_large           more operations than one kernel should hold
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "passes/program.h"
+
+namespace fusewright {
+namespace {
+
+constexpr size_t max_steps = 400;
+constexpr int expensive = 8;
+
+struct StopFusing {
+  const char* reason;
+  Value culprit = -1;  // materialise this one and try again
+};
+
+std::optional<Size> exact_quotient(const Size& a, const Size& b) {
+  if (a == b) return Size(1);
+  if (auto constant = b.constant(); constant && *constant > 0) {
+    Size q = Size::floordiv(a, b);
+    if (q * b == a) return q;
+    return std::nullopt;
+  }
+  // Symbolic divisor: only the shape c * s * t.. / s is needed, tried by dividing out each symbol.
+  std::set<std::string> symbols;
+  a.collect_symbols(symbols);
+  auto scaled = b.scaled_symbol();
+  if (scaled && symbols.count(scaled->second)) {
+    Size without = a.substitute(scaled->second, Size(1));
+    auto rest = exact_quotient(without, Size(scaled->first));
+    if (rest && *rest * b == a) return rest;
+  }
+  return std::nullopt;
+}
+
+// Values that can be read from memory, and by whom they are written.
+struct World {
+  const Graph& graph;
+  std::map<Value, int> home;   // written by (or computed in) this group
+  std::set<Value> views;       // movement results read in place of their materialised operand
+
+  bool in_memory(Value v) const { return graph[v].op == Op::input || views.count(v) || home.count(v); }
+  Value base(Value v) const {  // through movements to what holds the data
+    while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
+    return v;
+  }
+  int home_of(Value v) const {
+    auto it = home.find(views.count(v) ? base(v) : v);
+    return it == home.end() ? -1 : it->second;
+  }
+};
+
+class KernelBuilder {
+ public:
+  KernelBuilder(const World& world, Kernel kernel, int self) : world_(world), kernel_(std::move(kernel)), self_(self) {}
+  Kernel take() { return std::move(kernel_); }
+  const Kernel& kernel() const { return kernel_; }
+
+  // v is computed here and written to memory, or read by later items of this kernel.
+  int add_item(Value v) {
+    const Node& node = graph()[v];
+    if (node.kind() == Kind::reduce) return add_reduce(v, node);
+    Dims dims = place(node.type.shape);
+    if (node.kind() == Kind::window) return add_window(v, node, dims);
+    if (node.kind() == Kind::pointwise) return at(v, dims, true);
+    // A view or an input as a result of its own: copied, element by element.
+    Watch watch(*this, dims);
+    int source = at(v, dims, true);
+    return add_step(Step::Role::compute, v, dims, {source});
+  }
+
+ private:
+  const Graph& graph() const { return world_.graph; }
+  Axis& axis(int a) { return kernel_.axes[static_cast<size_t>(a)]; }
+
+  std::vector<int> loops(bool with_reduced) const {
+    std::vector<int> result;
+    for (size_t a = 0; a < kernel_.axes.size(); ++a)
+      if (!kernel_.axes[a].tap && (with_reduced || !kernel_.axes[a].reduced)) result.push_back(static_cast<int>(a));
+    return result;
+  }
+
+  // Axes for a value of this shape: new ones in an empty kernel; else all loops, else the kept ones.
+  Dims place(const Shape& shape) {
+    if (kernel_.steps.empty() && kernel_.axes.empty()) {
+      Dims dims;
+      for (const Size& size : shape) {
+        dims.emplace_back();
+        if (!size.is(1)) dims.back().push_back(new_axis(size));
+      }
+      return dims;
+    }
+    Kernel before = kernel_;
+    try {
+      return regroup(loops(true), shape);
+    } catch (const StopFusing&) {
+      kernel_ = before;
+    }
+    try {
+      return regroup(loops(false), shape);
+    } catch (const StopFusing&) {
+      throw StopFusing{"different_iteration_space"};
+    }
+  }
+
+  int new_axis(const Size& size) {
+    Axis fresh;
+    fresh.size = size;
+    kernel_.axes.push_back(std::move(fresh));
+    return static_cast<int>(kernel_.axes.size()) - 1;
+  }
+
+  // Axis a becomes outer * inner, everywhere.
+  void split(int a, const Size& outer, const Size& inner) {
+    for (const Axis& other : kernel_.axes)
+      if (other.tap && other.base == a) throw StopFusing{"window_dimension"};
+    if (axis(a).tap || axis(a).pinned) throw StopFusing{"window_dimension"};
+    // Keep the loops in row-major order: the inner half is inserted right after.
+    Axis half = axis(a);
+    half.size = inner;
+    axis(a).size = outer;
+    kernel_.axes.insert(kernel_.axes.begin() + a + 1, half);
+    auto shift = [&](int& other) {
+      if (other > a) ++other;
+    };
+    for (Axis& other : kernel_.axes) shift(other.base);
+    for (Step& step : kernel_.steps) {
+      for (int& tap : step.taps) shift(tap);
+      for (auto& list : step.dims) {
+        for (int& other : list) shift(other);
+        for (size_t i = 0; i < list.size(); ++i)
+          if (list[i] == a) list.insert(list.begin() + static_cast<long>(i) + 1, a + 1), ++i;
+      }
+    }
+    for (auto* list : watched_) {
+      for (int& other : *list) shift(other);
+      for (size_t i = 0; i < list->size(); ++i)
+        if ((*list)[i] == a) list->insert(list->begin() + static_cast<long>(i) + 1, a + 1), ++i;
+    }
+  }
+
+  // Distributes axes, in row-major order, over the dimensions of a shape; splits an axis where a dimension ends inside.
+  Dims regroup(std::vector<int> axes, const Shape& shape) {
+    Dims dims(shape.size());
+    Watch watch(*this, axes, dims);
+    size_t next = 0;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d].is(1)) continue;
+      // The run of axes whose product is this dimension, else split the axis in which it ends.
+      while (true) {
+        Size got = 1;
+        size_t end = next;
+        while (end < axes.size() && !(got == shape[d])) got = got * axis(axes[end++]).size;
+        if (got == shape[d]) {
+          dims[d].assign(axes.begin() + static_cast<long>(next), axes.begin() + static_cast<long>(end));
+          next = end;
+          break;
+        }
+        split_for(axes, next, shape[d]);
+      }
+    }
+    for (; next < axes.size(); ++next)
+      if (!axis(axes[next]).size.is(1)) throw StopFusing{"reshape_boundary"};
+    return dims;
+  }
+
+  // Splits one of axes[first..] so that a run of them multiplies to `size`.
+  void split_for(const std::vector<int>& axes, size_t first, const Size& size) {
+    Size got = 1;
+    for (size_t i = first; i < axes.size(); ++i) {
+      const Size& own = axis(axes[i]).size;
+      if (auto missing = exact_quotient(size, got)) {
+        auto inner = exact_quotient(own, *missing);
+        if (inner && !inner->is(1)) return split(axes[i], *missing, *inner);
+      }
+      got = got * own;
+    }
+    throw StopFusing{"reshape_boundary"};
+  }
+
+  // Lists of axes in local variables that a split must keep up to date.
+  struct Watch {
+    Watch(KernelBuilder& builder, std::vector<int>& axes, Dims& dims) : builder(builder), count(1 + dims.size()) {
+      builder.watched_.push_back(&axes);
+      for (auto& list : dims) builder.watched_.push_back(&list);
+    }
+    Watch(KernelBuilder& builder, Dims& dims) : builder(builder), count(dims.size()) {
+      for (auto& list : dims) builder.watched_.push_back(&list);
+    }
+    ~Watch() { builder.watched_.resize(builder.watched_.size() - count); }
+    KernelBuilder& builder;
+    size_t count;
+  };
+
+  int find(Step::Role role, Value v, const Dims& dims) const {
+    for (size_t s = 0; s < kernel_.steps.size(); ++s) {
+      const Step& step = kernel_.steps[s];
+      if (step.role == role && step.value == v && step.dims == dims) return static_cast<int>(s);
+    }
+    return -1;
+  }
+
+  int add_step(Step::Role role, Value v, Dims dims, std::vector<int> operands) {
+    if (int known = find(role, v, dims); known >= 0) return known;
+    if (kernel_.steps.size() >= max_steps) throw StopFusing{"kernel_too_large"};
+    kernel_.steps.push_back({role, v, std::move(dims), std::move(operands), {}, false});
+    return static_cast<int>(kernel_.steps.size()) - 1;
+  }
+
+  // The step that gives v with its dimensions on these axes.
+  int at(Value v, Dims dims, bool compute_here = false) {
+    const Node& node = graph()[v];
+    switch (node.op) {
+      case Op::input: return add_step(Step::Role::load, v, std::move(dims), {});
+      case Op::constant:
+      case Op::extent:
+      case Op::scalar_input: return add_step(Step::Role::scalar, v, {}, {});
+      case Op::iota:
+        for (int a : dims[0]) axis(a).pinned = true;
+        return add_step(Step::Role::iota, v, std::move(dims), {});
+      default: break;
+    }
+    if (!compute_here && world_.in_memory(v)) {
+      if (world_.home_of(v) != self_) return add_step(Step::Role::load, v, std::move(dims), {});
+      if (node.kind() == Kind::reduce || node.kind() == Kind::window) {
+        int known = find(node.kind() == Kind::reduce ? Step::Role::reduce : Step::Role::window, v, dims);
+        if (known < 0) throw StopFusing{"different_iteration_space"};
+        return known;
+      }
+    }
+    switch (node.kind()) {
+      case Kind::pointwise: return at_pointwise(v, node, std::move(dims));
+      case Kind::movement: return at_movement(v, node, std::move(dims));
+      default: fail(graph().describe(v), ": not in memory although a kernel reads it");
+    }
+  }
+
+  int at_pointwise(Value v, const Node& node, Dims dims) {
+    if (int known = find(Step::Role::compute, v, dims); known >= 0) return known;
+    std::vector<int> operands;
+    Watch watch(*this, dims);
+    for (Value operand : node.operands) {
+      const Shape& shape = graph().shape(operand);
+      Dims own(shape.size());
+      for (size_t d = 0; d < shape.size(); ++d)
+        if (!shape[d].is(1)) own[d] = dims[d + dims.size() - shape.size()];
+      operands.push_back(at(operand, std::move(own)));
+    }
+    return add_step(Step::Role::compute, v, dims, std::move(operands));
+  }
+
+  int at_movement(Value v, const Node& node, Dims dims) {
+    Value operand = node.operands[0];
+    const Shape& shape = graph().shape(operand);
+    if (node.op == Op::permute) {
+      Dims own(dims.size());
+      for (size_t d = 0; d < dims.size(); ++d) own[static_cast<size_t>(node.ints("dims")[d])] = dims[d];
+      return at(operand, std::move(own));
+    }
+    if (node.op == Op::expand) {
+      Dims own(shape.size());
+      for (size_t d = 0; d < shape.size(); ++d)
+        if (!shape[d].is(1)) own[d] = dims[d + dims.size() - shape.size()];
+      return at(operand, std::move(own));
+    }
+    std::vector<int> flat;
+    for (const auto& list : dims) flat.insert(flat.end(), list.begin(), list.end());
+    Dims own;
+    try {
+      own = regroup(flat, shape);
+    } catch (const StopFusing& stop) {
+      throw StopFusing{stop.reason, v};
+    }
+    return at(operand, std::move(own));
+  }
+
+  int add_reduce(Value v, const Node& node) {
+    Value operand = node.operands[0];
+    const Shape& shape = graph().shape(operand);
+    const Ints& reduced_dims = node.ints("dims");
+    bool has_reduction = std::any_of(kernel_.axes.begin(), kernel_.axes.end(), [](const Axis& a) { return a.reduced; });
+    bool fresh = kernel_.axes.empty();
+    Dims dims;
+    if (fresh) {
+      dims = place(shape);
+    } else {
+      try {
+        dims = regroup(loops(true), shape);
+      } catch (const StopFusing&) {
+        throw StopFusing{"different_iteration_space"};
+      }
+    }
+    Watch watch(*this, dims);
+    auto is_reduced = [&](size_t d) {
+      return std::find(reduced_dims.begin(), reduced_dims.end(), static_cast<int64_t>(d)) != reduced_dims.end();
+    };
+    if (has_reduction) {
+      for (size_t d = 0; d < dims.size(); ++d)
+        for (int a : dims[d])
+          if (axis(a).reduced != is_reduced(d)) throw StopFusing{"different_reduction"};
+    } else {
+      for (size_t d = 0; d < dims.size(); ++d)
+        for (int a : dims[d]) axis(a).reduced = is_reduced(d);
+    }
+    int inner = at(operand, dims);
+    Dims own;
+    for (size_t d = 0; d < dims.size(); ++d) {
+      if (!is_reduced(d)) own.push_back(dims[d]);
+      else if (node.integer("keepdim")) own.emplace_back();
+    }
+    return add_step(Step::Role::reduce, v, std::move(own), {inner});
+  }
+
+  int add_window(Value v, const Node& node, Dims dims) {
+    const Ints &kernel = node.ints("kernel"), &stride = node.ints("stride"), &padding = node.ints("padding");
+    bool gather = node.op == Op::max_pool_grad || node.op == Op::avg_pool_grad;
+    size_t first = dims.size() - kernel.size();
+    const Shape& inner_shape = graph().shape(node.operands[0]);
+    if (!gather && overlaps(node) && cost_of(node.operands[0]) >= expensive)
+      throw StopFusing{"window_overlap", node.operands[0]};
+    Watch watch(*this, dims);
+    Dims own(dims.begin(), dims.begin() + static_cast<long>(first));
+    Step step{Step::Role::window, v, dims, {}, {}, false};
+    // Two windows over the same input with the same parameters share their taps, and in the end their loop.
+    for (const Step& other : kernel_.steps)
+      if (other.role == Step::Role::window && other.dims == dims && same_window(other.value, v)) step.taps = other.taps;
+    bool shared = !step.taps.empty();
+    for (size_t i = 0; i < kernel.size(); ++i) {
+      const std::vector<int>& list = dims[first + i];
+      if (list.size() > 1) throw StopFusing{"window_dimension"};
+      if (!shared) {
+        Axis tap;
+        tap.size = inner_shape[first + i];
+        tap.tap = true;
+        tap.gather = gather;
+        tap.base = list.empty() ? -1 : list[0];
+        tap.kernel = kernel[i];
+        tap.stride = stride[i];
+        tap.padding = padding[i];
+        tap.dilation = node.has("dilation") ? node.ints("dilation")[i] : 1;
+        if (tap.base >= 0) axis(tap.base).pinned = true;
+        kernel_.axes.push_back(tap);
+        step.taps.push_back(static_cast<int>(kernel_.axes.size()) - 1);
+      }
+      own.push_back({step.taps[i]});
+    }
+    Watch taps(*this, own);
+    for (Value operand : node.operands) step.operands.push_back(at(operand, own));
+    step.dims = dims;
+    for (size_t i = 0; i < kernel.size(); ++i) step.taps[i] = own[first + i].at(0);
+    kernel_.steps.push_back(std::move(step));
+    return static_cast<int>(kernel_.steps.size()) - 1;
+  }
+
+  bool same_window(Value a, Value b) const {
+    const Node &x = graph()[a], &y = graph()[b];
+    return x.operands == y.operands && x.attrs == y.attrs;
+  }
+
+  static bool overlaps(const Node& node) {
+    for (size_t i = 0; i < node.ints("kernel").size(); ++i)
+      if (node.ints("kernel")[i] > node.ints("stride")[i]) return true;
+    return false;
+  }
+
+  // The dearest operation among those that would be recomputed for each window.
+  int cost_of(Value v) const {
+    const Node& node = graph()[v];
+    if (world_.in_memory(v) || node.kind() == Kind::source) return 0;
+    int cost = info(node.op).cost;
+    for (Value operand : node.operands) cost = std::max(cost, cost_of(operand));
+    return cost;
+  }
+
+  const World& world_;
+  Kernel kernel_;
+  int self_;
+  std::vector<std::vector<int>*> watched_;
+};
+
+class Fuser {
+ public:
+  explicit Fuser(const Graph& graph) : graph_(graph), world_{graph, {}, {}} {}
+
+  Fusion run() {
+    std::vector<bool> is_output(graph_.nodes.size());
+    for (const Output& output : graph_.outputs) is_output[static_cast<size_t>(output.value)] = true;
+    for (size_t i = 0; i < graph_.nodes.size(); ++i) {
+      Value v = static_cast<Value>(i);
+      switch (graph_.nodes[i].kind()) {
+        case Kind::contraction: add_library(v); break;
+        case Kind::reduce:
+        case Kind::window: place(v); break;
+        default:
+          if (is_output[i]) add_output(v);
+      }
+    }
+    mark_stores();
+    return order();
+  }
+
+ private:
+  // A region's result. Results that are a plain view of a library call's need no kernel.
+  void add_output(Value v) {
+    Value base = v;
+    while (graph_[base].op == Op::reshape) base = graph_[base].operands[0];
+    if (graph_[base].kind() == Kind::contraction) {
+      world_.views.insert(v);
+      return;
+    }
+    place(v);
+  }
+
+  void add_library(Value v) {
+    for (Value operand : graph_[v].operands) {
+      Value base = world_.base(operand);
+      materialise(base);
+      if (base != operand) world_.views.insert(operand);
+    }
+    Group group;
+    group.library = true;
+    group.call = v;
+    groups_.push_back(std::move(group));
+    world_.home[v] = static_cast<int>(groups_.size()) - 1;
+  }
+
+  void materialise(Value v) {
+    if (!world_.in_memory(v)) place(v);
+  }
+
+  // Finds v a kernel.
+  void place(Value v) {
+    if (world_.home.count(v)) return;
+    for (int attempt = 0;; ++attempt) {
+      require(attempt < 64, graph_.describe(v), ": could not be given a kernel");
+      try {
+        if (join(v)) return;
+        KernelBuilder builder(world_, {}, static_cast<int>(groups_.size()));
+        int step = builder.add_item(v);
+        commit(static_cast<int>(groups_.size()), builder.take(), v, step);
+        return;
+      } catch (const StopFusing& stop) {
+        if (stop.culprit < 0) fail(graph_.describe(v), ": ", stop.reason);
+        note(stop.reason, stop.culprit, "materialised");
+        if (graph_[stop.culprit].op == Op::reshape) {
+          materialise(world_.base(stop.culprit));
+          world_.views.insert(stop.culprit);
+        } else {
+          materialise(stop.culprit);
+        }
+      }
+    }
+  }
+
+  // Latest kernel first: it is the one that computes what v needs, or reads what v reads.
+  bool join(Value v) {
+    for (int g = static_cast<int>(groups_.size()); g-- > 0;) {
+      if (groups_[static_cast<size_t>(g)].library) continue;
+      KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
+      try {
+        int step = builder.add_item(v);
+        require_shared(g, builder.kernel(), step);
+        require_no_cycle(g, builder.kernel());
+        commit(g, builder.take(), v, step);
+        return true;
+      } catch (const StopFusing& stop) {
+        if (depends_on(v, g)) note(stop.reason, v, "not in the kernel that computes its operand");
+      }
+    }
+    return false;
+  }
+
+  bool depends_on(Value v, int g) const {
+    for (Value operand : graph_[v].operands) {
+      if (world_.home_of(operand) == g) return true;
+      if (!world_.in_memory(operand) && depends_on(operand, g)) return true;
+    }
+    return false;
+  }
+
+  // Joining must save a read: the item uses a value that the kernel computed or loaded before.
+  void require_shared(int g, const Kernel& kernel, int step) const {
+    size_t before = groups_[static_cast<size_t>(g)].kernel.steps.size();
+    std::vector<bool> seen(kernel.steps.size());
+    std::vector<int> todo = {step};
+    while (!todo.empty()) {
+      int s = todo.back();
+      todo.pop_back();
+      if (seen[static_cast<size_t>(s)]) continue;
+      seen[static_cast<size_t>(s)] = true;
+      const Step& current = kernel.steps[static_cast<size_t>(s)];
+      if (static_cast<size_t>(s) < before && current.role != Step::Role::scalar) return;
+      todo.insert(todo.end(), current.operands.begin(), current.operands.end());
+    }
+    throw StopFusing{"nothing_shared"};
+  }
+
+  std::set<int> reads(const Kernel& kernel) const {
+    std::set<int> result;
+    for (const Step& step : kernel.steps)
+      if (step.role == Step::Role::load)
+        if (int home = world_.home_of(step.value); home >= 0) result.insert(home);
+    return result;
+  }
+
+  std::set<int> reads(int g) const {
+    const Group& group = groups_[static_cast<size_t>(g)];
+    if (!group.library) return reads(group.kernel);
+    std::set<int> result;
+    for (Value operand : graph_[group.call].operands)
+      if (int home = world_.home_of(world_.base(operand)); home >= 0) result.insert(home);
+    return result;
+  }
+
+  void require_no_cycle(int g, const Kernel& kernel) const {
+    std::set<int> seen;
+    std::vector<int> todo;
+    for (int other : reads(kernel)) todo.push_back(other);
+    while (!todo.empty()) {
+      int other = todo.back();
+      todo.pop_back();
+      if (other == g) throw StopFusing{"would_form_cycle"};
+      if (!seen.insert(other).second) continue;
+      for (int next : reads(other)) todo.push_back(next);
+    }
+  }
+
+  void commit(int g, Kernel kernel, Value v, int step) {
+    if (g == static_cast<int>(groups_.size())) groups_.emplace_back();
+    groups_[static_cast<size_t>(g)].kernel = std::move(kernel);
+    world_.home[v] = g;
+    made_by_[v] = step;
+  }
+
+  void note(const char* reason, Value v, const char* detail) {
+    stops_.push_back({reason, v, graph_.describe(v) + ": " + detail});
+  }
+
+  // Written to memory: region results, and what another group reads.
+  void mark_stores() {
+    std::set<Value> wanted;
+    for (const Output& output : graph_.outputs) {
+      Value v = output.value;
+      wanted.insert(world_.views.count(v) ? world_.base(v) : v);
+    }
+    for (size_t g = 0; g < groups_.size(); ++g) {
+      if (groups_[g].library) {
+        for (Value operand : graph_[groups_[g].call].operands) wanted.insert(world_.base(operand));
+        continue;
+      }
+      for (const Step& step : groups_[g].kernel.steps)
+        if (step.role == Step::Role::load)
+          wanted.insert(world_.views.count(step.value) ? world_.base(step.value) : step.value);
+    }
+    for (const auto& [v, step] : made_by_)
+      if (wanted.count(v)) groups_[static_cast<size_t>(world_.home.at(v))].kernel.steps[static_cast<size_t>(step)].stored = true;
+  }
+
+  Fusion order() {
+    Fusion fusion;
+    fusion.stops = std::move(stops_);
+    std::vector<int> state(groups_.size());
+    auto visit = [&](auto&& self, int g) -> void {
+      if (state[static_cast<size_t>(g)]) return;
+      state[static_cast<size_t>(g)] = 1;
+      for (int other : reads(g)) self(self, other);
+      fusion.groups.push_back(groups_[static_cast<size_t>(g)]);
+    };
+    for (size_t g = 0; g < groups_.size(); ++g) visit(visit, static_cast<int>(g));
+    return fusion;
+  }
+
+  const Graph& graph_;
+  World world_;
+  std::vector<Group> groups_;
+  std::map<Value, int> made_by_;  // step of its home's kernel
+  std::vector<Stop> stops_;
+};
+
+}  // namespace
+
+void fuse(Program& program) {
+  program.forward_fusion = Fuser(program.forward).run();
+  if (!program.backward.outputs.empty()) program.backward_fusion = Fuser(program.backward).run();
+}
+
+}  // namespace fusewright

@@ -1,0 +1,51 @@
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ir/ir.h"
+#include "passes/fusion.h"
+
+namespace fusewright {
+
+struct Options {
+  std::set<std::string> disabled_rewrites;  // names of rules (passes/rewrite.cpp); FUSEWRIGHT_DISABLE adds to it
+};
+
+// What the passes work on: one region, on its way from the captured graph to groups of operations.
+struct Program {
+  Graph forward;          // between `differentiate` and `remember`: forward and backward in one graph
+  Graph backward;         // empty for inference
+  std::vector<bool> wrt;  // per input of forward: is its gradient wanted? Empty or all false: inference
+  Options options;
+
+  size_t user_outputs = 0;  // outputs of forward beyond these are what the backward reads
+
+  // The backward's inputs: first these, then one gradient for each entry of gradient_of_output.
+  struct Saved {
+    bool is_input;  // of the forward, else an output of it
+    int index;
+  };
+  std::vector<Saved> saved;
+  std::vector<int> gradient_of_output;  // index of a forward output
+  std::vector<int> gradient_for_input;  // per output of backward: index of a forward input
+  std::vector<std::string> rewrites;    // rules that were applied, for explain
+
+  Fusion forward_fusion, backward_fusion;
+
+  bool training() const;
+};
+
+// Each pass changes the program in place; pipeline.cpp runs them in this order.
+void decompose(Program& program);
+void simplify(Program& program);
+void rewrite(Program& program);
+void differentiate(Program& program);
+void remember(Program& program);
+void layout(Program& program);
+void fuse(Program& program);
+
+// All of them. FUSEWRIGHT_DUMP=passes prints the graph and the time after each; debug builds verify after each.
+void run_pipeline(Program& program);
+
+}  // namespace fusewright

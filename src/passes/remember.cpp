@@ -1,0 +1,127 @@
+// What the backward reads is saved or recomputed: region inputs, results of contractions, reductions and pooling are
+// saved; every pointwise value is recomputed from them. Splits the joint graph into forward and backward.
+#include <algorithm>
+#include <map>
+
+#include "ir/builder.h"
+#include "passes/program.h"
+
+namespace fusewright {
+namespace {
+
+class Splitter {
+ public:
+  explicit Splitter(Program& program) : program_(program), joint_(program.forward), builder_(backward_) {
+    backward_.origins = joint_.origins;
+    backward_.hints = joint_.hints;
+    // Inputs added by differentiate stand after the forward's.
+    forward_inputs_ = joint_.inputs.size() - program.gradient_of_output.size();
+    needs_gradient_.resize(joint_.nodes.size());
+    for (size_t i = forward_inputs_; i < joint_.inputs.size(); ++i) mark(joint_.inputs[i]);
+    for (size_t i = 0; i < joint_.nodes.size(); ++i)
+      for (Value v : joint_.nodes[i].operands)
+        if (needs_gradient_[static_cast<size_t>(v)]) needs_gradient_[i] = true;
+    find_forward_values();
+  }
+
+  void run() {
+    collect_saved();
+    // The saved values first, then the gradients, in the order that Program documents.
+    std::vector<Value> forward_outputs;
+    for (size_t i = 0; i < program_.user_outputs; ++i) forward_outputs.push_back(joint_.outputs[i].value);
+    for (Value v : saved_) {
+      auto input = std::find(joint_.inputs.begin(), joint_.inputs.end(), v);
+      if (input != joint_.inputs.end()) {
+        program_.saved.push_back({true, static_cast<int>(input - joint_.inputs.begin())});
+      } else {
+        auto known = std::find(forward_outputs.begin(), forward_outputs.end(), v);
+        program_.saved.push_back({false, static_cast<int>(known - forward_outputs.begin())});
+        if (known == forward_outputs.end()) forward_outputs.push_back(v);
+      }
+      add_input(v);
+    }
+    for (size_t i = forward_inputs_; i < joint_.inputs.size(); ++i) add_input(joint_.inputs[i]);
+    for (size_t i = program_.user_outputs; i < joint_.outputs.size(); ++i) {
+      const Output& output = joint_.outputs[i];
+      backward_.outputs.push_back({copy(output.value), output.order, false, output.name});
+    }
+    // What is left is the forward.
+    joint_.outputs.resize(program_.user_outputs);
+    for (size_t i = program_.user_outputs; i < forward_outputs.size(); ++i)
+      joint_.outputs.push_back({forward_outputs[i], {}, false, "saved" + std::to_string(i - program_.user_outputs)});
+    joint_.inputs.resize(forward_inputs_);
+    remove_dead(joint_);
+    program_.backward = std::move(backward_);
+  }
+
+ private:
+  void mark(Value v) { needs_gradient_[static_cast<size_t>(v)] = true; }
+
+  void find_forward_values() {
+    in_forward_.resize(joint_.nodes.size());
+    for (size_t i = 0; i < program_.user_outputs; ++i)
+      in_forward_[static_cast<size_t>(joint_.outputs[i].value)] = true;
+    for (size_t i = joint_.nodes.size(); i-- > 0;)
+      if (in_forward_[i])
+        for (Value v : joint_.nodes[i].operands) in_forward_[static_cast<size_t>(v)] = true;
+  }
+
+  bool is_saved(Value v) const {
+    const Node& node = joint_[v];
+    if (needs_gradient_[static_cast<size_t>(v)]) return false;
+    if (node.op == Op::input || node.op == Op::scalar_input) return true;
+    switch (node.kind()) {
+      case Kind::contraction:
+      case Kind::window: return true;  // max_pool_index too: kept in the fewest bits that hold it
+      case Kind::reduce: return in_forward_[static_cast<size_t>(v)];  // else only the backward needs it
+      default: return false;
+    }
+  }
+
+  void collect_saved() {
+    std::vector<bool> seen(joint_.nodes.size());
+    std::vector<Value> todo;
+    for (size_t i = program_.user_outputs; i < joint_.outputs.size(); ++i) todo.push_back(joint_.outputs[i].value);
+    while (!todo.empty()) {
+      Value v = todo.back();
+      todo.pop_back();
+      if (seen[static_cast<size_t>(v)]) continue;
+      seen[static_cast<size_t>(v)] = true;
+      if (is_saved(v)) saved_.push_back(v);
+      else todo.insert(todo.end(), joint_[v].operands.begin(), joint_[v].operands.end());
+    }
+    std::sort(saved_.begin(), saved_.end());
+  }
+
+  void add_input(Value v) {
+    const Node& node = joint_[v];
+    std::string name = node.has("name") ? node.text("name") : "saved_" + std::string(name_of(node.op)) + std::to_string(v);
+    renamed_[v] = node.op == Op::scalar_input ? builder_.scalar_input(name, node.type.dtype)
+                                              : builder_.input(name, node.type.dtype, node.type.shape, node.type.order);
+  }
+
+  Value copy(Value v) {
+    if (auto it = renamed_.find(v); it != renamed_.end()) return it->second;
+    Node node = joint_[v];
+    for (Value& operand : node.operands) operand = copy(operand);
+    backward_.nodes.push_back(std::move(node));
+    return renamed_[v] = static_cast<Value>(backward_.nodes.size()) - 1;
+  }
+
+  Program& program_;
+  Graph& joint_;
+  Graph backward_;
+  Builder builder_;
+  size_t forward_inputs_;
+  std::vector<bool> needs_gradient_, in_forward_;
+  std::vector<Value> saved_;
+  std::map<Value, Value> renamed_;
+};
+
+}  // namespace
+
+void remember(Program& program) {
+  if (program.training()) Splitter(program).run();
+}
+
+}  // namespace fusewright

@@ -1,0 +1,19 @@
+#pragma once
+#include <cstdint>
+
+namespace fusewright {
+
+// The layout of fw::Args in kernels/cpu_loops.h, and the numbers that both sides must agree on.
+struct KernelArgs {
+  void* const* pointers;
+  const int64_t* sizes;
+  const int64_t* strides;
+  const double* numbers;
+  void* rows;
+  void* partial;
+  int64_t splits;
+};
+
+constexpr int64_t kernel_lanes = 128;
+
+}  // namespace fusewright

@@ -1,0 +1,271 @@
+#include "runtime/plan.h"
+
+#include <algorithm>
+
+namespace fusewright {
+namespace {
+
+LibraryCall library_call(const Node& node) {
+  LibraryCall call;
+  switch (node.op) {
+    case Op::matmul: call.kind = LibraryCall::Kind::matmul; return call;
+    case Op::conv: call.kind = LibraryCall::Kind::conv; break;
+    case Op::conv_input_grad: call.kind = LibraryCall::Kind::conv_input_grad; break;
+    default: call.kind = LibraryCall::Kind::conv_weight_grad;
+  }
+  call.transposed = node.integer("transposed") != 0;
+  call.groups = node.integer("groups");
+  call.stride = node.ints("stride");
+  call.padding = node.ints("padding");
+  call.dilation = node.ints("dilation");
+  call.output_padding = node.ints("output_padding");
+  return call;
+}
+
+void set_strides(Tensor& tensor, const Order& order) {
+  int64_t stride = 1;
+  for (int i = tensor.rank; i-- > 0;) {
+    size_t d = order.empty() ? static_cast<size_t>(i) : static_cast<size_t>(order[static_cast<size_t>(i)]);
+    tensor.strides[d] = stride;
+    stride *= std::max<int64_t>(tensor.sizes[d], 1);
+  }
+}
+
+// The same memory with other sizes, where strides allow it.
+bool try_reshape(const Tensor& from, Tensor& to) {
+  int64_t chunk_stride = 1, numel = from.elements();
+  if (numel == 0) {
+    set_strides(to, {});
+    return true;
+  }
+  int to_dim = to.rank - 1;
+  int64_t chunk = 1, filled = 1;
+  chunk_stride = from.rank ? from.strides[static_cast<size_t>(from.rank - 1)] : 1;
+  for (int d = from.rank - 1; d >= 0; --d) {
+    size_t i = static_cast<size_t>(d);
+    chunk *= from.sizes[i];
+    bool ends = d == 0 || (from.sizes[i - 1] != 1 && from.strides[i - 1] != chunk * chunk_stride);
+    if (!ends) continue;
+    while (to_dim >= 0 && (filled < chunk || to.sizes[static_cast<size_t>(to_dim)] == 1)) {
+      to.strides[static_cast<size_t>(to_dim)] = filled * chunk_stride;
+      filled *= to.sizes[static_cast<size_t>(to_dim)];
+      --to_dim;
+    }
+    if (filled != chunk) return false;
+    if (d > 0) {
+      chunk = filled = 1;
+      chunk_stride = from.strides[i - 1];
+    }
+  }
+  for (; to_dim >= 0; --to_dim) {
+    if (to.sizes[static_cast<size_t>(to_dim)] != 1) return false;
+    to.strides[static_cast<size_t>(to_dim)] = 1;
+  }
+  return true;
+}
+
+Tensor contiguous(Host& host, const Tensor& from) {
+  Tensor to = from;
+  to.owner.reset();
+  set_strides(to, {});
+  host.allocate(to);
+  int64_t bytes = size_of(from.dtype), count = from.elements();
+  std::array<int64_t, max_rank> c{};
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t offset = 0;
+    for (int d = 0; d < from.rank; ++d) offset += c[static_cast<size_t>(d)] * from.strides[static_cast<size_t>(d)];
+    std::copy_n(static_cast<const char*>(from.data) + offset * bytes, bytes, static_cast<char*>(to.data) + i * bytes);
+    for (int d = from.rank - 1; d >= 0 && ++c[static_cast<size_t>(d)] == from.sizes[static_cast<size_t>(d)]; --d)
+      c[static_cast<size_t>(d)] = 0;
+  }
+  return to;
+}
+
+}  // namespace
+
+Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder_(graph_) {
+  shapes_.resize(graph_.nodes.size());
+  calls_.resize(graph_.nodes.size());
+  for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
+  for (const Output& output : graph_.outputs)
+    if (!output.order.empty() || output.differentiable) orders_[static_cast<size_t>(output.value)] = output.order;
+  auto needs_shape = [&](Value v) {
+    auto& shape = shapes_[static_cast<size_t>(v)];
+    if (!shape.empty()) return;
+    require(graph_.type(v).rank() <= max_rank, graph_.describe(v), ": more than ", max_rank, " dimensions");
+    for (const Size& size : graph_.shape(v)) shape.emplace_back(size, binder_.slots());
+  };
+  for (const Group& group : fusion.groups) {
+    Step step;
+    if (group.library) {
+      step.library = true;
+      step.call = group.call;
+      calls_[static_cast<size_t>(group.call)] = library_call(graph_[group.call]);
+      needs_shape(group.call);
+    } else {
+      step.kernel = kernels_.size();
+      kernels_.push_back(emit_cpp(graph_, group.kernel));
+      for (const auto& operand : kernels_.back().operands)
+        if (operand.store) needs_shape(operand.value);
+    }
+    steps_.push_back(std::move(step));
+  }
+  for (size_t v = 0; v < graph_.nodes.size(); ++v)
+    if (graph_.nodes[v].kind() == Kind::movement) needs_shape(static_cast<Value>(v));
+  for (const KernelCode& code : kernels_) launchers_.emplace_back(graph_, code, binder_.slots());
+
+  // Memory goes back after its last reader.
+  std::vector<int> last(graph_.nodes.size(), -1);
+  auto base = [&](Value v) {
+    while (graph_[v].kind() == Kind::movement) v = graph_[v].operands[0];
+    return v;
+  };
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    auto use = [&](Value v) {
+      last[static_cast<size_t>(v)] = last[static_cast<size_t>(base(v))] = static_cast<int>(s);
+    };
+    if (steps_[s].library) {
+      use(steps_[s].call);
+      for (Value v : graph_[steps_[s].call].operands) use(v);
+    } else {
+      for (const auto& operand : kernels_[steps_[s].kernel].operands) use(operand.value);
+    }
+  }
+  for (const Output& output : graph_.outputs)
+    last[static_cast<size_t>(output.value)] = last[static_cast<size_t>(base(output.value))] = -1;
+  for (Value v : graph_.inputs) last[static_cast<size_t>(v)] = -1;
+  for (size_t v = 0; v < last.size(); ++v)
+    if (last[v] >= 0) steps_[static_cast<size_t>(last[v])].release.push_back(static_cast<Value>(v));
+}
+
+std::vector<std::string> Plan::sources() const {
+  std::vector<std::string> result;
+  for (const KernelCode& code : kernels_) result.push_back(cpp_prelude() + code.text);
+  return result;
+}
+
+void Plan::attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries) {
+  libraries_ = libraries;
+  for (size_t k = 0; k < kernels_.size(); ++k) {
+    void* entry = libraries[k]->symbol(kernels_[k].name.c_str());
+    require(entry, "kernel ", kernels_[k].name, " is missing from its library");
+    launchers_[k].attach(reinterpret_cast<Launcher::Entry>(entry),
+                         static_cast<const int64_t*>(libraries[k]->symbol("fw_state_sizes")));
+  }
+}
+
+// The tensors of one call.
+struct Plan::Run {
+  const Plan& plan;
+  Host& host;
+  std::vector<int64_t> symbols;
+  std::vector<Tensor> values;
+
+  void set_sizes(Tensor& tensor, Value v) const {
+    const auto& shape = plan.shapes_[static_cast<size_t>(v)];
+    tensor.dtype = plan.graph_.dtype(v);
+    tensor.rank = static_cast<int>(shape.size());
+    for (size_t d = 0; d < shape.size(); ++d) tensor.sizes[d] = shape[d].run(symbols.data());
+  }
+
+  // A value to read: made by an earlier step, or a view of one.
+  const Tensor& get(Value v) {
+    Tensor& tensor = values[static_cast<size_t>(v)];
+    if (tensor) return tensor;
+    const Node& node = plan.graph_[v];
+    require(node.kind() == Kind::movement, plan.graph_.describe(v), ": read before it was computed");
+    const Tensor from = get(node.operands[0]);
+    Tensor view = from;
+    set_sizes(view, v);
+    if (node.op == Op::permute) {
+      for (size_t d = 0; d < node.ints("dims").size(); ++d)
+        view.strides[d] = from.strides[static_cast<size_t>(node.ints("dims")[d])];
+    } else if (node.op == Op::expand) {
+      int extra = view.rank - from.rank;
+      for (int d = view.rank; d-- > 0;) {
+        bool repeated = d < extra || (from.sizes[static_cast<size_t>(d - extra)] == 1 && view.sizes[static_cast<size_t>(d)] != 1);
+        view.strides[static_cast<size_t>(d)] = repeated ? 0 : from.strides[static_cast<size_t>(d - extra)];
+      }
+    } else if (!try_reshape(from, view)) {
+      Tensor packed = contiguous(host, from);
+      view.data = packed.data;
+      view.owner = packed.owner;
+      set_strides(view, {});
+    }
+    return values[static_cast<size_t>(v)] = view;
+  }
+
+  Tensor& make(Value v) {
+    Tensor& tensor = values[static_cast<size_t>(v)];
+    set_sizes(tensor, v);
+    set_strides(tensor, plan.orders_[static_cast<size_t>(v)]);
+    host.allocate(tensor);
+    return tensor;
+  }
+};
+
+std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, const std::vector<double>& scalars) const {
+  Run run{*this, host, {}, std::vector<Tensor>(graph_.nodes.size())};
+  size_t tensor_at = 0;
+  std::vector<Tensor> in_order;  // scalar inputs hold a place without sizes
+  for (Value v : graph_.inputs) {
+    if (graph_[v].op == Op::scalar_input) {
+      in_order.emplace_back();
+      continue;
+    }
+    require(tensor_at < inputs.size(), "too few tensors: ", inputs.size());
+    const Tensor& tensor = inputs[tensor_at++];
+    require(tensor.dtype == graph_.dtype(v) && tensor.rank == graph_.type(v).rank(), "input '", graph_[v].text("name"),
+            "': ", name_of(graph_.dtype(v)), str(graph_.shape(v)), " is needed, not ", name_of(tensor.dtype), " of rank ",
+            tensor.rank);
+    in_order.push_back(tensor);
+    run.values[static_cast<size_t>(v)] = tensor;
+  }
+  run.symbols = binder_.bind(graph_, in_order);
+  for (const Step& step : steps_) {
+    if (step.library) {
+      std::vector<Tensor> operands;
+      for (Value v : graph_[step.call].operands) operands.push_back(run.get(v));
+      LibraryCall call = calls_[static_cast<size_t>(step.call)];
+      Tensor result;
+      run.set_sizes(result, step.call);
+      call.rank = result.rank;
+      call.sizes = result.sizes;
+      run.values[static_cast<size_t>(step.call)] = host.call(call, operands);
+    } else {
+      const KernelCode& code = kernels_[step.kernel];
+      for (const auto& operand : code.operands)
+        if (operand.store) run.make(operand.value);
+      std::vector<const Tensor*> operands;
+      for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
+      launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+    }
+    for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};
+  }
+  std::vector<Tensor> results;
+  for (const Output& output : graph_.outputs) results.push_back(run.get(output.value));
+  return results;
+}
+
+std::vector<Plan::KernelReport> Plan::kernels() const {
+  std::vector<KernelReport> result;
+  for (const KernelCode& code : kernels_) {
+    KernelReport report{&code, 0, 0};
+    for (const auto& operand : code.operands) {
+      int64_t bytes = size_of(operand.dtype);
+      for (const Size& size : graph_.shape(operand.value)) bytes *= graph_.hint(size);
+      (operand.store ? report.bytes_written : report.bytes_read) += bytes;
+    }
+    result.push_back(report);
+  }
+  return result;
+}
+
+std::vector<Value> Plan::library_calls() const {
+  std::vector<Value> result;
+  for (const Step& step : steps_)
+    if (step.library) result.push_back(step.call);
+  return result;
+}
+
+}  // namespace fusewright

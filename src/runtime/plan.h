@@ -1,0 +1,58 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "codegen/kernel_code.h"
+#include "fusewright/host.h"
+#include "ir/ir.h"
+#include "passes/fusion.h"
+#include "runtime/compiled_library.h"
+#include "runtime/launch.h"
+
+namespace fusewright {
+
+// A fused graph ready to run: kernels and library calls in order, memory allocated when needed and released after its
+// last use. Symbols get their values from the inputs of each call, and every other size is checked against them.
+class Plan {
+ public:
+  Plan() = default;
+  Plan(Graph graph, const Fusion& fusion);
+
+  // The kernels' whole texts, and their compiled form in the same order.
+  std::vector<std::string> sources() const;
+  void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
+
+  // Throws Error before anything is computed when an input does not fit. Scalar inputs stand in `scalars`, in order.
+  std::vector<Tensor> run(Host& host, const std::vector<Tensor>& inputs, const std::vector<double>& scalars) const;
+
+  const Graph& graph() const { return graph_; }
+
+  // For explain: what a kernel moves, for the sizes at capture.
+  struct KernelReport {
+    const KernelCode* code;
+    int64_t bytes_read, bytes_written;
+  };
+  std::vector<KernelReport> kernels() const;
+  std::vector<Value> library_calls() const;
+
+ private:
+  struct Step {
+    bool library = false;
+    Value call = -1;
+    size_t kernel = 0;
+    std::vector<Value> release;  // not needed after this step
+  };
+  struct Run;
+  Graph graph_;
+  std::vector<KernelCode> kernels_;
+  std::vector<Launcher> launchers_;
+  std::vector<std::shared_ptr<CompiledLibrary>> libraries_;
+  std::vector<Step> steps_;
+  std::vector<LibraryCall> calls_;  // per value, only those of library steps are set
+  SymbolBinder binder_;
+  std::vector<std::vector<SizeProgram>> shapes_;  // per value that is written to memory
+  std::vector<Order> orders_;                     // per value: memory order in which it is allocated
+};
+
+}  // namespace fusewright

@@ -1,0 +1,82 @@
+#include <algorithm>
+
+#include "schedule/schedule.h"
+
+namespace fusewright {
+
+std::string LoopNest::name() const {
+  constexpr const char* names[] = {"pointwise", "row", "column"};
+  std::string text = names[static_cast<size_t>(kind)];
+  return has_window ? (kind == Kind::pointwise ? "window" : "window_" + text) : text;
+}
+
+bool varies(const Step& step, int axis) {
+  for (const auto& list : step.dims)
+    if (std::find(list.begin(), list.end(), axis) != list.end()) return true;
+  return false;
+}
+
+std::vector<int> loop_order(const Graph& graph, const Kernel& kernel) {
+  // The operand with the most loops says how memory lies; a load before a store, because its layout is given.
+  const Step* reference = nullptr;
+  size_t most = 0;
+  for (const Step& step : kernel.steps) {
+    if (step.role != Step::Role::load && !step.stored) continue;
+    size_t count = 0;
+    for (const auto& list : step.dims)
+      for (int a : list) count += !kernel.axes[static_cast<size_t>(a)].tap;
+    if (!reference || count > most) reference = &step, most = count;
+  }
+  std::vector<int> order, rest;
+  if (reference) {
+    const Type& type = graph.type(reference->value);
+    for (int d = 0; d < type.rank(); ++d) {
+      int dim = type.order.empty() ? d : type.order[static_cast<size_t>(d)];
+      for (int a : reference->dims[static_cast<size_t>(dim)])
+        if (!kernel.axes[static_cast<size_t>(a)].tap && std::find(order.begin(), order.end(), a) == order.end())
+          order.push_back(a);
+    }
+  }
+  for (size_t a = 0; a < kernel.axes.size(); ++a)
+    if (!kernel.axes[a].tap && std::find(order.begin(), order.end(), static_cast<int>(a)) == order.end())
+      rest.push_back(static_cast<int>(a));
+  rest.insert(rest.end(), order.begin(), order.end());
+  return rest;
+}
+
+void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
+  nest.stage.assign(kernel.steps.size(), 0);
+  nest.row_level.assign(kernel.steps.size(), false);
+  for (size_t s = 0; s < kernel.steps.size(); ++s) {
+    const Step& step = kernel.steps[s];
+    int stage = 0;
+    for (int operand : step.operands) stage = std::max(stage, nest.stage[static_cast<size_t>(operand)]);
+    bool reduce = step.role == Step::Role::reduce;
+    nest.stage[s] = stage + (reduce ? 1 : 0);
+    if (step.role == Step::Role::window) nest.has_window = true;
+    if (nest.kind != LoopNest::Kind::pointwise && step.role != Step::Role::scalar) {
+      bool on_row = true;
+      for (const auto& list : step.dims)
+        for (int a : list) on_row &= !kernel.axes[static_cast<size_t>(a)].reduced && !kernel.axes[static_cast<size_t>(a)].tap;
+      // What feeds a row-level value is row-level too; a window or a position is always worked out in the loop.
+      nest.row_level[s] = on_row && step.role != Step::Role::window && step.role != Step::Role::iota;
+      if (step.role == Step::Role::compute)
+        for (int operand : step.operands)
+          nest.row_level[s] = nest.row_level[s] &&
+                              (nest.row_level[static_cast<size_t>(operand)] ||
+                               kernel.steps[static_cast<size_t>(operand)].role == Step::Role::scalar);
+    }
+    bool in_loop = reduce || (step.stored && !nest.row_level[s]);
+    if (in_loop) nest.stages = std::max(nest.stages, stage + 1);
+  }
+}
+
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel) {
+  std::vector<int> order = loop_order(graph, kernel);
+  int innermost = order.empty() ? -1 : order.back();
+  for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule})
+    if (schedule->can_schedule(graph, kernel, innermost)) return schedule->lower(graph, kernel, order);
+  fail("no schedule for a kernel with ", kernel.axes.size(), " axes");
+}
+
+}  // namespace fusewright

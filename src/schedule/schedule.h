@@ -1,0 +1,49 @@
+#pragma once
+#include <string>
+#include <vector>
+
+#include "passes/fusion.h"
+
+namespace fusewright {
+
+// How a kernel walks its axes on the CPU.
+//
+//   pointwise  mul(x[n, c, h, w], m[c, 1, 1]) -> leaky_relu: lines over the innermost axis, no reduction
+//   row        group_norm: the innermost axis in memory is reduced; one row at a time stays in the cache
+//   column     batch_norm of [n, c]: the innermost axis is kept; neighbouring columns are reduced side by side
+//
+// A window (pooling) may stand in any of them: it fills a line, and the kernel goes on from there.
+// Names of axes and steps are indices into the Kernel.
+struct LoopNest {
+  enum class Kind { pointwise, row, column };
+  Kind kind = Kind::pointwise;
+  std::vector<int> kept;     // loops over results (without `inner`), outermost first
+  std::vector<int> reduced;  // loops over what is reduced (without `inner`); in a pointwise kernel: all outer loops
+  int inner = -1;            // the loop that is vectorised; -1: a single element
+
+  // Reductions that need results of reductions come in later passes over the row: variance after mean.
+  int stages = 1;
+  std::vector<int> stage;       // per step: the pass in which it can be computed
+  std::vector<bool> row_level;  // per step: the same for the whole row (column), computed between passes
+  bool has_window = false;
+
+  std::string name() const;
+};
+
+// One way to walk a kernel. Stateless; `choose` takes the first in order that can.
+struct Schedule {
+  const char* name;
+  bool (*can_schedule)(const Graph&, const Kernel&, int innermost);
+  LoopNest (*lower)(const Graph&, const Kernel&, const std::vector<int>& order);
+};
+
+extern const Schedule pointwise_schedule, row_schedule, column_schedule;
+
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel);
+
+// Shared by the schedules: loops in memory order of the kernel's largest operand, and the stages of its steps.
+std::vector<int> loop_order(const Graph& graph, const Kernel& kernel);
+void assign_stages(const Graph& graph, const Kernel& kernel, LoopNest& nest);
+bool varies(const Step& step, int axis);
+
+}  // namespace fusewright

@@ -1,0 +1,257 @@
+// fusewright._core: the core for Python. Thin: graphs go in, regions come out.
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "ir/builder.h"
+#include "runtime/log.h"
+#include "runtime/native_compiler.h"
+#include "torch/region.h"
+
+namespace py = pybind11;
+
+namespace fusewright {
+namespace {
+
+// A size from Python: a number, or an expression over symbols.
+Size size_from(const py::handle& value) {
+  if (py::isinstance<py::str>(value)) return Size::parse(value.cast<std::string>());
+  return value.cast<int64_t>();
+}
+
+Shape shape_from(const py::handle& list) {
+  Shape shape;
+  for (const py::handle& value : list) shape.push_back(size_from(value));
+  return shape;
+}
+
+Attr attr_from(const std::string& name, const py::handle& value) {
+  if (name == "sizes") return shape_from(value);
+  if (name == "dtype") return parse_dtype(value.cast<std::string>());
+  if (py::isinstance<py::bool_>(value)) return int64_t{value.cast<bool>()};
+  if (py::isinstance<py::int_>(value)) return value.cast<int64_t>();
+  if (py::isinstance<py::float_>(value)) return value.cast<double>();
+  if (py::isinstance<py::str>(value)) return value.cast<std::string>();
+  return value.cast<Ints>();
+}
+
+// The Builder with what a capture adds: hints for sizes, origins for operations.
+class PyBuilder {
+ public:
+  PyBuilder() : builder_(graph_) {}
+
+  // A static size is a symbol of its own whose hint is the number: kernels serve other sizes too, and sizes that must
+  // agree are made one symbol when an operation says so.
+  Value input(const std::string& name, const std::string& dtype, const py::list& dims, const Ints& hints, const Order& order) {
+    Shape shape;
+    for (size_t d = 0; d < hints.size(); ++d) {
+      if (py::isinstance<py::str>(dims[d])) {
+        Size size = Size::parse(dims[d].cast<std::string>());
+        if (auto symbol = size.scaled_symbol())
+          if (symbol->first == 1) graph_.hints.try_emplace(symbol->second, hints[d]);
+        shape.push_back(size);
+      } else {
+        shape.push_back(Size::symbol(graph_.fresh_symbol("d", hints[d])));
+      }
+    }
+    return builder_.input(name, parse_dtype(dtype), shape, order);
+  }
+  Value scalar_input(const std::string& name, const std::string& dtype) {
+    return builder_.scalar_input(name, parse_dtype(dtype));
+  }
+  Value constant(double value, const std::string& dtype, bool runtime) {
+    return builder_.constant(value, parse_dtype(dtype), runtime);
+  }
+  void set_hint(const std::string& symbol, int64_t value) { graph_.hints[symbol] = value; }
+  Value op(const std::string& name, const std::vector<Value>& operands, const py::dict& attrs, const std::string& origin,
+           const std::string& source) {
+    auto found = find_op(name);
+    require(found.has_value(), "no operation '", name, "'");
+    Attrs converted;
+    for (auto [key, value] : attrs) {
+      std::string attr_name = key.cast<std::string>();
+      converted[attr_name] = attr_from(attr_name, value);
+    }
+    Origin from{origin, source};
+    if (graph_.origins.empty() || !(graph_.origins.back() == from)) graph_.add_origin(from);
+    builder_.set_origin(static_cast<int>(graph_.origins.size()) - 1);
+    return builder_.op(*found, operands, std::move(converted));
+  }
+  std::string dtype(Value v) const { return name_of(graph_.dtype(v)); }
+  Ints shape(Value v) const {
+    Ints sizes;
+    for (const Size& size : graph_.shape(v)) sizes.push_back(graph_.hint(size));
+    return sizes;
+  }
+  void output(Value v, const Order& order, bool differentiable) { builder_.output(v, order, differentiable); }
+  Graph finish() {
+    verify(graph_);
+    return graph_;
+  }
+
+ private:
+  Graph graph_;
+  Builder builder_;
+};
+
+py::list report_kernels(const Plan& plan, const char* phase) {
+  py::list result;
+  for (const Plan::KernelReport& kernel : plan.kernels()) {
+    py::list operators, sources;
+    for (int origin : kernel.code->origins) {
+      const Origin& from = plan.graph().origins[static_cast<size_t>(origin)];
+      operators.append(from.op);
+      if (!from.source.empty() && !sources.contains(from.source)) sources.append(from.source);
+    }
+    py::dict row;
+    row["name"] = kernel.code->name;
+    row["phase"] = phase;
+    row["operators"] = operators;
+    row["schedule"] = kernel.code->nest.name();
+    row["bytes_read"] = kernel.bytes_read;
+    row["bytes_written"] = kernel.bytes_written;
+    row["sources"] = sources;
+    row["text"] = kernel.code->text;
+    result.append(row);
+  }
+  return result;
+}
+
+py::list report_library(const Plan& plan, const char* phase) {
+  py::list result;
+  for (Value v : plan.library_calls()) {
+    const Graph& graph = plan.graph();
+    const Node& node = graph[v];
+    py::list shapes;
+    for (Value operand : node.operands) {
+      Ints sizes;
+      for (const Size& size : graph.shape(operand)) sizes.push_back(graph.hint(size));
+      shapes.append(sizes);
+    }
+    py::dict row;
+    row["operator"] = name_of(node.op);
+    row["phase"] = phase;
+    row["shapes"] = shapes;
+    row["dtype"] = name_of(node.type.dtype);
+    if (node.origin >= 0) {
+      row["origin"] = graph.origins[static_cast<size_t>(node.origin)].op;
+      row["source"] = graph.origins[static_cast<size_t>(node.origin)].source;
+    }
+    result.append(row);
+  }
+  return result;
+}
+
+py::list report_stops(const Fusion& fusion) {
+  py::list result;
+  for (const Stop& stop : fusion.stops) {
+    py::dict row;
+    row["reason"] = stop.reason;
+    row["detail"] = stop.detail;
+    result.append(row);
+  }
+  return result;
+}
+
+// What is compiled for a pattern of gradients: one flag for each tensor input, or one for all that can have a gradient.
+py::dict report(Region& region, const std::variant<bool, std::vector<bool>>& wanted) {
+  std::vector<bool> wrt;
+  const auto* each = std::get_if<std::vector<bool>>(&wanted);
+  size_t next = 0;
+  for (Value v : region.graph().inputs) {
+    bool tensor = region.graph()[v].op == Op::input && is_float(region.graph().dtype(v));
+    bool flag = each ? next < each->size() && (*each)[next] : std::get<bool>(wanted);
+    wrt.push_back(tensor && flag);
+    next += region.graph()[v].op == Op::input;
+  }
+  std::shared_ptr<const Executable> executable;
+  {
+    py::gil_scoped_release release;
+    bool any = std::find(wrt.begin(), wrt.end(), true) != wrt.end();
+    executable = region.executable(any ? wrt : std::vector<bool>{});
+  }
+  const Program& program = executable->program();
+  py::dict result;
+  py::list kernels = report_kernels(executable->forward(), "forward");
+  py::list library = report_library(executable->forward(), "forward");
+  py::list stops = report_stops(program.forward_fusion);
+  if (executable->training()) {
+    kernels = kernels + report_kernels(executable->backward(), "backward");
+    library = library + report_library(executable->backward(), "backward");
+    stops = stops + report_stops(program.backward_fusion);
+  }
+  result["kernels"] = kernels;
+  result["library"] = library;
+  result["rewrites"] = program.rewrites;
+  result["stops"] = stops;
+  result["forward"] = print(program.forward);
+  result["backward"] = executable->training() ? print(program.backward) : "";
+  return result;
+}
+
+py::object python_sink;
+
+void log_to_python(LogLevel level, const std::string& message) {
+  if (!Py_IsInitialized()) return;
+  py::gil_scoped_acquire gil;
+  if (!python_sink || python_sink.is_none()) return;
+  try {
+    python_sink(static_cast<int>(level), message);
+  } catch (py::error_already_set& error) {
+    error.discard_as_unraisable("fusewright log sink");
+  }
+}
+
+}  // namespace
+}  // namespace fusewright
+
+PYBIND11_MODULE(_core, m) {
+  using namespace fusewright;
+  py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  py::register_exception<CompileError>(m, "Unavailable", PyExc_RuntimeError);
+
+  py::class_<Graph>(m, "Graph").def("__str__", [](const Graph& graph) { return print(graph); });
+  m.def("parse", [](const std::string& text) { return parse(text); });
+
+  py::class_<PyBuilder>(m, "Builder")
+      .def(py::init<>())
+      .def("input", &PyBuilder::input)
+      .def("scalar_input", &PyBuilder::scalar_input)
+      .def("constant", &PyBuilder::constant)
+      .def("set_hint", &PyBuilder::set_hint)
+      .def("op", &PyBuilder::op)
+      .def("dtype", &PyBuilder::dtype)
+      .def("shape", &PyBuilder::shape)
+      .def("output", &PyBuilder::output)
+      .def("finish", &PyBuilder::finish);
+
+  py::class_<Region, std::shared_ptr<Region>>(m, "Region")
+      .def(py::init([](const Graph& graph, const std::string& name) { return Region::create(graph, name); }))
+      .def_property_readonly("handle", &Region::handle)
+      .def_property_readonly("name", &Region::name)
+      .def("report", &report);
+
+  m.def("run_region", &run_region, py::call_guard<py::gil_scoped_release>());
+  m.def("operations", [] {
+    py::list rows;
+    for (const OpInfo& row : all_ops()) rows.append(py::make_tuple(row.name, kind_name(row.kind), row.meaning));
+    return rows;
+  });
+  m.def("stats", [] {
+    CompileStats stats = NativeCompiler::instance().stats();
+    py::dict result;
+    result["kernels_compiled"] = stats.kernels_compiled;
+    result["cache_hits"] = stats.cache_hits;
+    result["memory_hits"] = stats.memory_hits;
+    result["region_calls"] = region_calls();
+    return result;
+  });
+  m.def("set_key_salt", [](const std::string& salt) { NativeCompiler::instance().set_key_salt(salt); });
+  m.def("set_log_sink", [](py::object sink) {
+    python_sink = std::move(sink);
+    set_log_sink(log_to_python);
+  });
+  m.def("version", [] { return FUSEWRIGHT_VERSION; });
+  // The sink must not outlive the interpreter.
+  m.add_object("_drop_sink", py::capsule([] { python_sink = py::object(); }));
+}

@@ -1,0 +1,379 @@
+#include "torch/region.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include <atomic>
+
+namespace fusewright {
+namespace {
+
+at::ScalarType scalar_type(DType t) {
+  constexpr at::ScalarType types[] = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kChar,
+                                      at::kByte, at::kShort,    at::kInt,   at::kLong,   at::kBool};
+  return types[static_cast<size_t>(t)];
+}
+
+DType dtype_of(const at::Tensor& t) {
+  switch (t.scalar_type()) {
+    case at::kHalf: return DType::f16;
+    case at::kBFloat16: return DType::bf16;
+    case at::kFloat: return DType::f32;
+    case at::kDouble: return DType::f64;
+    case at::kChar: return DType::i8;
+    case at::kByte: return DType::u8;
+    case at::kShort: return DType::i16;
+    case at::kInt: return DType::i32;
+    case at::kLong: return DType::i64;
+    case at::kBool: return DType::b8;
+    default: fail("element type ", c10::toString(t.scalar_type()), " is not supported");
+  }
+}
+
+at::IntArrayRef sizes_of(const Tensor& t) { return {t.sizes.data(), static_cast<size_t>(t.rank)}; }
+at::IntArrayRef strides_of(const Tensor& t) { return {t.strides.data(), static_cast<size_t>(t.rank)}; }
+
+Tensor wrap(const at::Tensor& from) {
+  TORCH_CHECK(from.is_cpu(), "fusewright: a region for the CPU was given a tensor on ", from.device());
+  TORCH_CHECK(from.dim() <= max_rank, "fusewright: more than ", max_rank, " dimensions");
+  Tensor t;
+  t.data = from.data_ptr();
+  t.dtype = dtype_of(from);
+  t.rank = static_cast<int>(from.dim());
+  std::copy_n(from.sizes().data(), t.rank, t.sizes.begin());
+  std::copy_n(from.strides().data(), t.rank, t.strides.begin());
+  t.owner = std::make_shared<at::Tensor>(from);
+  return t;
+}
+
+at::Tensor unwrap(const Tensor& t) {
+  const at::Tensor& owner = *static_cast<const at::Tensor*>(t.owner.get());
+  if (owner.sizes() == sizes_of(t) && owner.strides() == strides_of(t)) return owner;
+  return owner.as_strided(sizes_of(t), strides_of(t));
+}
+
+// PyTorch's threads, allocator and contractions.
+class TorchHost : public Host {
+ public:
+  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
+    at::parallel_for(0, n, grain, body);
+  }
+
+  void allocate(Tensor& t) override {
+    auto memory = std::make_shared<at::Tensor>(
+        at::detail::empty_strided_cpu(sizes_of(t), strides_of(t), scalar_type(t.dtype)));
+    t.data = memory->data_ptr();
+    t.owner = std::move(memory);
+  }
+
+  Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
+    at::Tensor a = view(operands[0]), b = view(operands[1]);
+    switch (call.kind) {
+      case LibraryCall::Kind::matmul: return wrap(a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b));
+      case LibraryCall::Kind::conv:
+        return wrap(at::convolution(a, b, {}, call.stride, call.padding, call.dilation, call.transposed,
+                                    call.output_padding, call.groups));
+      case LibraryCall::Kind::conv_input_grad: return wrap(std::get<0>(backward(call, a, shape_only(call, a), b, true)));
+      default: return wrap(std::get<1>(backward(call, a, b, shape_only(call, a), false)));
+    }
+  }
+
+ private:
+  static at::Tensor view(const Tensor& t) {
+    return at::from_blob(t.data, sizes_of(t), strides_of(t), at::TensorOptions(scalar_type(t.dtype)));
+  }
+
+  // convolution_backward wants the tensor whose gradient it computes, but reads only its sizes and memory format.
+  static at::Tensor shape_only(const LibraryCall& call, const at::Tensor& like) {
+    at::IntArrayRef sizes(call.sizes.data(), static_cast<size_t>(call.rank));
+    auto format = like.suggest_memory_format();
+    std::vector<int64_t> strides;
+    if (format == at::MemoryFormat::ChannelsLast) {
+      strides = c10::get_channels_last_strides_2d(sizes);
+    } else if (format == at::MemoryFormat::ChannelsLast3d) {
+      strides = c10::get_channels_last_strides_3d(sizes);
+    } else {
+      auto row_major = c10::contiguous_strides(sizes);
+      strides.assign(row_major.begin(), row_major.end());
+    }
+    return at::from_blob(like.data_ptr(), sizes, strides, like.options());
+  }
+
+  static std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const LibraryCall& call, const at::Tensor& dL_dy,
+                                                                 const at::Tensor& x, const at::Tensor& w, bool input) {
+    return at::convolution_backward(dL_dy, x, w, c10::nullopt, call.stride, call.padding, call.dilation, call.transposed,
+                                    call.output_padding, call.groups, {input, !input, false});
+  }
+};
+
+TorchHost host;
+std::atomic<int64_t> calls = 0;
+
+// Plans run below autograd and autocast: the graph already says what is computed in which type.
+struct Below {
+  at::AutoDispatchBelowADInplaceOrView autograd;
+  c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
+};
+
+std::vector<Tensor> wrap_all(at::TensorList inputs) {
+  std::vector<Tensor> result;
+  result.reserve(inputs.size());
+  for (const at::Tensor& t : inputs) result.push_back(wrap(t));
+  return result;
+}
+
+std::vector<at::Tensor> unwrap_all(const std::vector<Tensor>& outputs) {
+  std::vector<at::Tensor> result;
+  result.reserve(outputs.size());
+  for (const Tensor& t : outputs) result.push_back(unwrap(t));
+  return result;
+}
+
+// An undefined gradient is zero: one element, repeated by strides of 0.
+Tensor zeros_of(const std::vector<int64_t>& sizes, DType dtype) {
+  static const at::Tensor zero = at::zeros({16}, at::kByte);
+  Tensor t;
+  t.data = zero.data_ptr();
+  t.dtype = dtype;
+  t.rank = static_cast<int>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), t.sizes.begin());
+  t.owner = std::make_shared<at::Tensor>(zero);
+  return t;
+}
+
+// Position of a graph's input among its tensors, or -1 for a scalar.
+int tensor_index(const Graph& graph, int input) {
+  if (graph[graph.inputs[static_cast<size_t>(input)]].op == Op::scalar_input) return -1;
+  int index = 0;
+  for (int i = 0; i < input; ++i) index += graph[graph.inputs[static_cast<size_t>(i)]].op == Op::input;
+  return index;
+}
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// With create_graph=True the gradients must not look like constants: differentiating them says why it cannot.
+class Refuse : public torch::autograd::Function<Refuse> {
+ public:
+  static variable_list forward(AutogradContext*, at::TensorList gradients) {
+    variable_list result;
+    for (const at::Tensor& g : gradients) result.push_back(g.view_as(g));
+    return result;
+  }
+  static variable_list backward(AutogradContext*, variable_list) {
+    TORCH_CHECK(false, "fusewright: second derivatives of a fused region are not supported; call ",
+                "fusewright.restore(model) for double backward");
+  }
+};
+
+// One region on the tape: what its backward reads, and nothing else, is kept.
+class RegionFunction : public torch::autograd::Function<RegionFunction> {
+ public:
+  struct Call : torch::CustomClassHolder {
+    std::shared_ptr<Region> region;
+    std::shared_ptr<const Executable> executable;
+    std::vector<double> scalars;
+    std::vector<std::vector<int64_t>> output_sizes;  // of results whose gradient may arrive undefined
+  };
+
+  static variable_list forward(AutogradContext* ctx, at::TensorList inputs, const c10::intrusive_ptr<Call>& call) {
+    const Program& program = call->executable->program();
+    variable_list results;
+    {
+      Below below;
+      RECORD_FUNCTION(call->region->name(), c10::ArrayRef<const c10::IValue>{});
+      results = unwrap_all(call->executable->forward().run(host, wrap_all(inputs), call->scalars));
+    }
+    variable_list saved;
+    for (const Program::Saved& s : program.saved) {
+      if (!s.is_input) saved.push_back(results[static_cast<size_t>(s.index)]);
+      else if (int i = tensor_index(program.forward, s.index); i >= 0) saved.push_back(inputs[static_cast<size_t>(i)]);
+    }
+    ctx->save_for_backward(saved);
+    ctx->set_materialize_grads(false);
+    results.resize(program.user_outputs);
+    for (int output : program.gradient_of_output)
+      call->output_sizes.push_back(results[static_cast<size_t>(output)].sizes().vec());
+    variable_list constant;
+    for (size_t i = 0; i < results.size(); ++i) {
+      const auto& tracked = program.gradient_of_output;
+      if (std::find(tracked.begin(), tracked.end(), static_cast<int>(i)) == tracked.end()) constant.push_back(results[i]);
+    }
+    if (!constant.empty()) ctx->mark_non_differentiable(constant);
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    return results;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    auto capsule = ctx->saved_data["call"].toCapsule();
+    const Call& call = static_cast<const Call&>(*capsule);
+    const Program& program = call.executable->program();
+    std::vector<Tensor> inputs = wrap_all(ctx->get_saved_variables());  // checks versions
+    variable_list result(static_cast<size_t>(tensor_count(program.forward)) + 1);
+    bool differentiable_again = at::GradMode::is_enabled();
+    {
+      Below below;
+      at::NoGradGuard no_grad;
+      RECORD_FUNCTION(call.region->name() + "_backward", c10::ArrayRef<const c10::IValue>{});
+      const Graph& graph = program.backward;
+      size_t first = graph.inputs.size() - program.gradient_of_output.size();
+      for (size_t i = 0; i < program.gradient_of_output.size(); ++i) {
+        const at::Tensor& g = gradients[static_cast<size_t>(program.gradient_of_output[i])];
+        inputs.push_back(g.defined() ? wrap(g) : zeros_of(call.output_sizes[i], graph.dtype(graph.inputs[first + i])));
+      }
+      std::vector<Tensor> outputs = call.executable->backward().run(host, inputs, saved_scalars(program, call.scalars));
+      for (size_t i = 0; i < outputs.size(); ++i)
+        result[static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]))] = unwrap(outputs[i]);
+    }
+    if (differentiable_again) refuse_second_derivatives(result);
+    return result;
+  }
+
+ private:
+  static int tensor_count(const Graph& graph) {
+    int count = 0;
+    for (Value v : graph.inputs) count += graph[v].op == Op::input;
+    return count;
+  }
+
+  // The backward's graph takes only the scalars that it needs.
+  static std::vector<double> saved_scalars(const Program& program, const std::vector<double>& scalars) {
+    std::vector<double> result;
+    for (const Program::Saved& s : program.saved) {
+      if (!s.is_input || tensor_index(program.forward, s.index) >= 0) continue;
+      size_t scalar = 0;
+      for (int i = 0; i < s.index; ++i) scalar += tensor_index(program.forward, i) < 0;
+      result.push_back(scalars[scalar]);
+    }
+    return result;
+  }
+
+  static void refuse_second_derivatives(variable_list& gradients) {
+    variable_list tracked;
+    for (const at::Tensor& g : gradients)
+      if (g.defined()) tracked.push_back(g.detach().requires_grad_(true));
+    tracked = Refuse::apply(at::TensorList(tracked));
+    size_t next = 0;
+    for (at::Tensor& g : gradients)
+      if (g.defined()) g = tracked[next++];
+  }
+};
+
+std::vector<at::Tensor> run_below(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
+  ++calls;
+  std::shared_ptr<Region> region = Region::find(handle);
+  auto executable = region->executable({});
+  Below below;
+  RECORD_FUNCTION(region->name(), c10::ArrayRef<const c10::IValue>{});
+  return unwrap_all(executable->forward().run(host, wrap_all(inputs), {scalars.begin(), scalars.end()}));
+}
+
+std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  const Graph& graph = region->graph();
+  std::vector<bool> wrt(graph.inputs.size());
+  bool any = false;
+  for (size_t i = 0; i < graph.inputs.size() && at::GradMode::is_enabled(); ++i) {
+    int index = tensor_index(graph, static_cast<int>(i));
+    if (index < 0) continue;
+    TORCH_CHECK(static_cast<size_t>(index) < inputs.size(), "fusewright: ", region->name(), " was given too few tensors");
+    wrt[i] = inputs[static_cast<size_t>(index)].requires_grad();
+    any |= wrt[i];
+  }
+  if (!any) return run_below(handle, inputs, scalars);
+  ++calls;
+  auto call = c10::make_intrusive<RegionFunction::Call>();
+  call->executable = region->executable(wrt);
+  call->region = std::move(region);
+  call->scalars.assign(scalars.begin(), scalars.end());
+  return RegionFunction::apply(inputs, call);
+}
+
+std::vector<at::Tensor> run_meta(int64_t handle, at::TensorList inputs, at::ArrayRef<double>) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  const Graph& graph = region->graph();
+  SymbolBinder binder(graph);
+  std::vector<Tensor> tensors;
+  size_t next = 0;
+  for (Value v : graph.inputs) {
+    Tensor t;
+    if (graph[v].op == Op::input) {
+      const at::Tensor& input = inputs[next++];
+      t.rank = static_cast<int>(input.dim());
+      std::copy_n(input.sizes().data(), t.rank, t.sizes.begin());
+    }
+    tensors.push_back(t);
+  }
+  std::vector<int64_t> symbols = binder.bind(graph, tensors);
+  std::vector<at::Tensor> results;
+  for (const Output& output : graph.outputs) {
+    std::vector<int64_t> sizes, strides(graph.shape(output.value).size());
+    for (const Size& size : graph.shape(output.value)) sizes.push_back(SizeProgram(size, binder.slots()).run(symbols.data()));
+    int64_t stride = 1;
+    for (size_t i = sizes.size(); i-- > 0;) {
+      size_t d = output.order.empty() ? i : static_cast<size_t>(output.order[i]);
+      strides[d] = stride;
+      stride *= std::max<int64_t>(sizes[d], 1);
+    }
+    results.push_back(at::empty_strided(sizes, strides, inputs[0].options().dtype(scalar_type(graph.dtype(output.value)))));
+  }
+  return results;
+}
+
+std::mutex regions_mutex;
+std::map<int64_t, std::weak_ptr<Region>> regions;
+
+}  // namespace
+
+Region::Region(Graph graph, std::string name) : graph_(std::move(graph)), name_(std::move(name)) {}
+
+Region::~Region() {
+  std::lock_guard<std::mutex> lock(regions_mutex);
+  regions.erase(handle_);
+}
+
+std::shared_ptr<Region> Region::create(Graph graph, std::string name) {
+  auto region = std::make_shared<Region>(std::move(graph), std::move(name));
+  static int64_t next = 0;
+  std::lock_guard<std::mutex> lock(regions_mutex);
+  region->handle_ = next++;
+  regions[region->handle_] = region;
+  return region;
+}
+
+std::shared_ptr<Region> Region::find(int64_t handle) {
+  std::lock_guard<std::mutex> lock(regions_mutex);
+  auto it = regions.find(handle);
+  std::shared_ptr<Region> region = it == regions.end() ? nullptr : it->second.lock();
+  require(region != nullptr, "region ", handle, " does not exist any more");
+  return region;
+}
+
+std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt) {
+  std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
+  auto& slot = executables_[wrt];
+  if (!slot) slot = Executable::compile(graph_, wrt);
+  return slot;
+}
+
+std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs, const std::vector<double>& scalars) {
+  static auto op = c10::Dispatcher::singleton()
+                       .findSchemaOrThrow("fusewright::run", "")
+                       .typed<std::vector<at::Tensor>(int64_t, at::TensorList, at::ArrayRef<double>)>();
+  return op.call(region, inputs, scalars);
+}
+
+int64_t region_calls() { return calls; }
+
+TORCH_LIBRARY(fusewright, m) {
+  m.def("run(int region, Tensor[] inputs, float[] scalars) -> Tensor[]");
+}
+TORCH_LIBRARY_IMPL(fusewright, CPU, m) { m.impl("run", run_below); }
+TORCH_LIBRARY_IMPL(fusewright, AutogradCPU, m) { m.impl("run", run_autograd); }
+TORCH_LIBRARY_IMPL(fusewright, Meta, m) { m.impl("run", run_meta); }
+
+}  // namespace fusewright

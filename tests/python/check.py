@@ -1,0 +1,162 @@
+"""The oracle: one helper that every test of numbers goes through.
+
+`check(fn, inputs)` runs fn three times (eager in float64, eager in its own dtype, fused) and compares outputs, gradients of
+inputs and parameters, and buffers. The rule (TRUST.md): the fused error against float64 is at most twice eager's own (three times
+for 16-bit types) or within `torch.testing.assert_close`'s defaults, no element is off by more than ten times eager's
+largest error plus the tolerance, and NaN, infinities and strides are where eager has them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+
+import torch
+from torch.testing._comparison import default_tolerances
+from torch.utils import _pytree as pytree
+
+import fusewright
+
+AWKWARD = (1, 31, 32, 33, 127)
+LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded", "channels_last")
+
+
+def check(
+    fn: Callable,
+    inputs: Iterable | Callable,
+    *,
+    grad: bool = True,
+    fused: bool = True,
+    layouts: Iterable[str] = LAYOUTS,
+    sizes: Iterable[int] = AWKWARD,
+    strides: bool = True,
+    dynamic: bool | None = None,
+) -> None:
+    """Hold the fused fn (a module or function) against eager and float64.
+
+    inputs: tensors and other arguments; or a function of one size that makes them, called for each of `sizes`.
+    fused: assert that everything was fused: `strict`, at least one region ran, nothing fell back.
+    """
+    if callable(inputs):
+        for size in sizes:
+            check(
+                fn, inputs(size), grad=grad, fused=fused, layouts=("contiguous",), strides=strides, dynamic=dynamic
+            )
+        inputs = inputs(max(sizes))
+    inputs = list(inputs)
+    for layout in layouts:
+        if _applies(layout, inputs):
+            _check_layout(fn, inputs, layout, grad, fused, strides, dynamic)
+
+
+def _applies(layout: str, inputs: list) -> bool:
+    ranks = [x.dim() for x in inputs if isinstance(x, torch.Tensor)]
+    if layout == "channels_last":
+        return any(rank in (4, 5) for rank in ranks)
+    return layout == "contiguous" or any(rank >= (2 if layout == "transposed" else 1) for rank in ranks)
+
+
+def lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The values of x as a view with the layout (`expanded` repeats the first row)."""
+    if layout == "transposed" and x.dim() >= 2:
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "strided" and x.dim():
+        return torch.stack([x, x], -1)[..., 0]
+    if layout == "offset" and x.dim():
+        return torch.cat([x[:1], x])[1:]
+    if layout == "expanded" and x.dim():
+        return x[:1].expand_as(x)
+    if layout == "channels_last" and x.dim() in (4, 5):
+        return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    return x
+
+
+def _check_layout(fn, inputs, layout, grad, fused, strides, dynamic) -> None:
+    what = f"layout {layout}"
+    wide = _run(fn, inputs, layout, grad, wide=True)
+    eager = _run(fn, inputs, layout, grad)
+    before = fusewright.stats()
+    ours = _run(fn, inputs, layout, grad, optimize={"strict": fused, "dynamic": dynamic})
+    after = fusewright.stats()
+    if fused:
+        assert after["region_calls"] > before["region_calls"], f"{what}: no fused region ran"
+        assert after["fallback_calls"] == before["fallback_calls"], f"{what}: something fell back"
+    assert wide.keys() == eager.keys() == ours.keys(), f"{what}: {eager.keys()} expected, got {ours.keys()}"
+    for name in eager:
+        compare(f"{what}: {name}", ours[name], eager[name], wide[name])
+        if strides and name.startswith("output") and isinstance(eager[name], torch.Tensor) and eager[name].numel() > 1:
+            assert _order(ours[name]) == _order(eager[name]), (
+                f"{what}: {name} has strides {ours[name].stride()}, eager's has {eager[name].stride()}"
+            )
+
+
+def _order(x: torch.Tensor) -> list:
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size != 1]
+
+
+def _run(fn, inputs, layout, grad, wide=False, optimize=None) -> dict[str, torch.Tensor]:
+    """Everything that a call gives: outputs, gradients, buffers."""
+    is_module = isinstance(fn, torch.nn.Module)
+    fn = copy.deepcopy(fn) if is_module else fn
+    if wide and is_module:
+        fn = fn.double()
+    called = fn if optimize is None else fusewright.optimize(fn, **optimize)
+    leaves, arguments = {}, []
+    for position, x in enumerate(inputs):
+        if isinstance(x, torch.Tensor):
+            x = x.detach().clone()
+            if x.is_floating_point():
+                x = x.double() if wide else x
+                x.requires_grad_(grad)
+                leaves[f"gradient of input {position}"] = x
+            x = lay_out(x, layout)
+        arguments.append(x)
+    flat, _ = pytree.tree_flatten(called(*arguments))
+    result = {f"output {i}": x for i, x in enumerate(flat) if isinstance(x, torch.Tensor)}
+    if grad:
+        _backward([x for x in result.values() if x.requires_grad])
+        if is_module:
+            leaves |= {f"gradient of {name}": p for name, p in fn.named_parameters()}
+        result |= {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+    if is_module:
+        result |= {f"buffer {name}": b for name, b in fn.named_buffers()}
+    return {name: x.detach() for name, x in result.items()}
+
+
+def _backward(outputs: list[torch.Tensor]) -> None:
+    if not outputs:
+        return
+    generator = torch.Generator().manual_seed(7)
+    # The same cotangents in every dtype: drawn in float32, representable in 16 bits.
+    draws = [torch.randint(-8, 9, x.shape, generator=generator).float() / 8 + 0.0625 for x in outputs]
+    torch.autograd.backward(outputs, [d.to(x.dtype) for d, x in zip(draws, outputs, strict=True)])
+
+
+def compare(what: str, ours: torch.Tensor, eager: torch.Tensor, wide: torch.Tensor) -> None:
+    """The rule of the oracle for one tensor."""
+    assert ours.dtype is eager.dtype, f"{what}: dtype {ours.dtype}, eager's is {eager.dtype}"
+    assert ours.shape == eager.shape, f"{what}: shape {tuple(ours.shape)}, eager's is {tuple(eager.shape)}"
+    assert ours.device == eager.device, f"{what}: device {ours.device}"
+    if not eager.is_floating_point():
+        assert torch.equal(ours, eager), f"{what}: integers differ from eager's"
+        return
+    finite = eager.isfinite()
+    assert torch.equal(ours.isnan(), eager.isnan()), f"{what}: NaN in other places than eager's"
+    assert torch.equal(ours[eager.isinf()], eager[eager.isinf()]), f"{what}: infinities differ from eager's"
+    reference = wide.double()[finite]
+    error, own = (ours.double()[finite] - reference).abs(), (eager.double()[finite] - reference).abs()
+    if not error.numel():
+        return
+    factor = 3 if eager.dtype in (torch.float16, torch.bfloat16) else 2
+    rtol, atol = default_tolerances(eager.dtype)
+    allowed = atol + rtol * reference.abs()
+    close = bool((error <= allowed).all())
+    assert close or error.norm() <= factor * own.norm(), (
+        f"{what}: error {error.norm():.3g} against float64, eager's is {own.norm():.3g} (worst {_worst(error, own)})"
+    )
+    capped = error <= 10 * own.max() + allowed
+    assert bool(capped.all()), f"{what}: one element is far off: {_worst(error, own)}"
+
+
+def _worst(error: torch.Tensor, own: torch.Tensor) -> str:
+    return f"{error.max():.3g} at element {int(error.argmax())}, eager's worst {own.max():.3g}"

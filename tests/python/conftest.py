@@ -1,0 +1,54 @@
+"""Fixtures shared by all Python tests.
+
+FUSEWRIGHT_FAKE_CORE=1, or a missing extension, runs the tests against fake_core.py: capture alone, no fusion.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+
+def _use_fake_core() -> bool:
+    if os.environ.get("FUSEWRIGHT_FAKE_CORE") == "1":
+        return True
+    package = importlib.util.find_spec("fusewright")
+    if package is None:
+        sys.path.insert(0, str(HERE.parents[1] / "python"))
+        package = importlib.util.find_spec("fusewright")
+    folders = [Path(folder) for folder in package.submodule_search_locations]
+    return not any(list(folder.glob("_core*.so")) for folder in folders)
+
+
+FAKE_CORE = _use_fake_core()
+if FAKE_CORE:
+    import fake_core
+
+    sys.modules["fusewright._core"] = fake_core
+
+import fusewright  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "real_core: needs the extension, not fake_core.py")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if FAKE_CORE and item.get_closest_marker("real_core"):
+            item.add_marker(pytest.mark.skip(reason="the extension is not built"))
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Every test starts with the same seed, no counts and no captures of the tests before it."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    fusewright.reset_stats()
+    yield
