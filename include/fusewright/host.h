@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 #include "fusewright/tensor.h"
@@ -28,6 +29,8 @@ class Host {
   virtual void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) = 0;
   // Fresh memory for a tensor whose sizes and strides are set.
   virtual void allocate(Tensor& tensor) = 0;
+  // Runs a kernel's work under its name: a host with a profiler shows it there.
+  virtual void named(const std::string&, const std::function<void()>& work) { work(); }
   // The result of a contraction; its strides are the library's choice.
   virtual Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) = 0;
 };

@@ -1,7 +1,7 @@
 """Fusewright: a fusion compiler for PyTorch.
 
-    model = fusewright.optimize(model)        # in place; train and evaluate it as before
-    print(fusewright.explain(model, x))       # what was fused, what was not, and why
+model = fusewright.optimize(model)        # in place; train and evaluate it as before
+print(fusewright.explain(model, x))       # what was fused, what was not, and why
 """
 
 from importlib import metadata as _metadata

@@ -172,8 +172,8 @@ def assemble(normal: Normalized, plan: Partition, regions: list[Region], on_unav
 
 
 def _copy_node(graph: fx.Graph, node: fx.Node, env: dict) -> fx.Node:
-    """The node as it was; a functional batch norm gets copies of the running statistics, because autograd saves them and
-    the buffers are about to be updated."""
+    """The node as it was; a functional batch norm gets copies of the running statistics, because autograd saves them
+    and the buffers are about to be updated."""
     copied = graph.node_copy(node, env.__getitem__)
     if is_functional_batch_norm(node):
         for position in (3, 4):

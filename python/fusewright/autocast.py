@@ -1,7 +1,7 @@
 """What autocast does to the operands of an operator, as explicit casts: regions run below autocast.
 
-The lists are those of CPU autocast (the same from torch 2.6 to 2.13), restricted to operators that can be in a region; it casts no norm,
-softmax or activation. `tests/python/test_capture_autocast.py` holds them against eager.
+The lists are those of CPU autocast, restricted to operators that can be in a region; it casts no norm, softmax or
+activation. `tests/python/test_capture_autocast.py` holds them against eager, in whatever version of PyTorch runs it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 
 LOWER = frozenset(
-    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d _convolution bmm mm addmm baddbmm addbmm matmul "
-    "linear prelu linalg_vecdot".split()
+    "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d _convolution bmm mm addmm baddbmm addbmm "
+    "matmul linear prelu linalg_vecdot".split()
 )
 FLOAT32 = frozenset(
     "avg_pool3d max_pool3d adaptive_avg_pool3d prod mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy "

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from . import reasons
+from . import autocast, reasons
 from .assemble import Blamed, Region, assemble, import_regions
 from .errors import Decline, UnsupportedError, describe
 from .importer import source_of
@@ -144,7 +144,18 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     def on_unavailable(region: Region, detail: str) -> None:
         session.report(Fallback(f"region {region.name}", "", "", reasons.UNAVAILABLE, "", detail))
 
-    return assemble(normal, plan, regions, on_unavailable).forward
+    fused = assemble(normal, plan, regions, on_unavailable).forward
+    state = autocast.current()
+    return _for_autocast(state, fused, _as_it_was(gm)) if state.enabled else fused
+
+
+def _for_autocast(state: autocast.State, fused: Callable, unfused: Callable) -> Callable:
+    """Older versions of Dynamo do not guard the dtype of autocast, which is in the casts of the regions."""
+
+    def checked(*args):
+        return (fused if autocast.current() == state else unfused)(*args)
+
+    return checked
 
 
 def _as_it_was(gm: fx.GraphModule) -> Callable:

@@ -4,6 +4,7 @@ eager for every frame that cannot be.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import types
 import weakref
@@ -25,6 +26,9 @@ _CAPTURES_PER_MODEL = 32
 _FAILURES_PER_FRAME = 16
 _live: weakref.WeakSet = weakref.WeakSet()
 _entries = itertools.count()
+_CAN_SKIP_ONCE = hasattr(dynamo_types, "FrameExecStrategy") and "apply_to_code" in getattr(
+    dynamo_types.ConvertFrameReturn, "__dataclass_fields__", ()
+)
 
 
 def _settings() -> dict:
@@ -41,12 +45,15 @@ def _settings() -> dict:
     return {name: value for name, value in wanted.items() if hasattr(_config, name)}
 
 
+class _EagerInstead(Exception):
+    """Internal, before torch 2.8: the entry frame must run in eager this once (`_in_eager` explains)."""
+
+
 class _FrameCallback(convert_frame.CatchErrorsWrapper):
     """Dynamo's own callback for a frame, under our settings and with our answer to failures."""
 
     def __init__(self, inner: convert_frame.CatchErrorsWrapper, session: Session):
-        name = "_torchdynamo_orig_backend"
-        convert = getattr(inner, name, None) or inner._torchdynamo_orig_callable
+        convert = getattr(inner, "_torchdynamo_orig_backend", None) or inner._torchdynamo_orig_callable
         super().__init__(convert, inner.hooks)
         self._session = session
         self._failures: dict[types.CodeType, int] = {}
@@ -58,64 +65,62 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
             try:
                 result = super().__call__(frame, cache_entry, frame_state)
             except Exception as error:
-                return self._failed(frame, error)
-        if frame.f_code is self._session.entry and _is_skipped(result):
-            return self._failed(frame, None)
-        if _gave_up(result):
-            self._session.say(f"{_place(frame)} has been captured too often ({reasons.CAPTURE_LIMIT}): new cases run in eager")
+                self._report(frame, error)
+                return self._in_eager(frame, below=False)
+        answer = _answer(result)
+        if answer == "skip" and frame.f_code is self._session.entry:
+            return self._in_eager(frame, below=True)  # Dynamo gave up quietly; frames below may still be captured
+        if answer == "run_only":
+            self._session.say(
+                f"{self._place(frame)} was captured too often ({reasons.CAPTURE_LIMIT}): new cases are eager"
+            )
         return result
 
-    def _failed(self, frame, error: Exception | None):
-        """Run this frame in eager: what is wrong with the user's program, eager says best. No error: Dynamo gave up quietly,
-        and the frames below may still be captured."""
-        if error is None:
-            self._failures[frame.f_code] = failures = self._failures.get(frame.f_code, 0) + 1
-            return _in_eager(for_good=failures >= _FAILURES_PER_FRAME, recursive=False)
+    def _report(self, frame, error: Exception) -> None:
+        """Say that the frame cannot be captured, unless it is the user's own mistake, which eager says best."""
         cause = getattr(error, "inner_exception", None)
         if isinstance(cause, UnsupportedError):
             raise cause from None
         lines = str(error).strip().splitlines()
         detail = f"{type(error).__name__}: {lines[0] if lines else ''}"
         if self._session.strict and not isinstance(error, exc.TorchRuntimeError):
-            raise UnsupportedError(reasons.CAPTURE_FAILED, source=_place(frame), detail=detail) from error
+            raise UnsupportedError(reasons.CAPTURE_FAILED, source=self._place(frame), detail=detail) from error
         count("failed_captures")
         count("fallback_calls")
-        self._session.say(f"{_place(frame)} runs in eager ({reasons.CAPTURE_FAILED}: {detail})")
+        self._session.say(f"{self._place(frame)} runs in eager ({reasons.CAPTURE_FAILED}: {detail})")
+
+    def _in_eager(self, frame, below: bool):
+        """Tell Dynamo to run the frame as it is: this time, or after many failures (known captures excepted) for good.
+
+        below: whether the frames that it calls may be captured. Older versions only know "for good": there the
+        exception reaches `capture`, which calls the target itself.
+        """
         self._failures[frame.f_code] = failures = self._failures.get(frame.f_code, 0) + 1
-        return _in_eager(for_good=failures >= _FAILURES_PER_FRAME)
+        if not _CAN_SKIP_ONCE:
+            if frame.f_code is self._session.entry:
+                raise _EagerInstead
+            return None if not hasattr(dynamo_types, "ConvertFrameReturn") else dynamo_types.ConvertFrameReturn()
+        action = dynamo_types.FrameAction
+        for_good = failures >= _FAILURES_PER_FRAME
+        own = action.RUN_ONLY if for_good else action.SKIP
+        strategy = dynamo_types.FrameExecStrategy(own, action.DEFAULT if below else own)
+        return dynamo_types.ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=for_good)
+
+    def _place(self, frame) -> str:
+        code = frame.f_code
+        if code is self._session.entry:
+            return "the call"
+        return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {code.co_name}"
 
 
-def _place(frame) -> str:
-    code = frame.f_code
-    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {code.co_name}"
-
-
-def _in_eager(for_good: bool, recursive: bool = True):
-    """Tell Dynamo to run the frame as it is: this time, or (known captures excepted) from now on."""
-    if not hasattr(dynamo_types, "FrameExecStrategy"):  # torch 2.6: the only answer is "from now on"
-        return None if not hasattr(dynamo_types, "ConvertFrameReturn") else dynamo_types.ConvertFrameReturn()
-    action = dynamo_types.FrameAction
-    own = action.RUN_ONLY if for_good else action.SKIP
-    strategy = dynamo_types.FrameExecStrategy(own, own if recursive else action.DEFAULT)
-    return dynamo_types.ConvertFrameReturn(frame_exec_strategy=strategy, apply_to_code=for_good)
-
-
-def _is_skipped(result) -> bool:
+def _answer(result) -> str:
+    """What Dynamo decided for a frame: captured, skip or run_only."""
+    if result is None:
+        return "skip"
+    if getattr(result, "guarded_code", result) is not None:
+        return "captured"
     strategy = getattr(result, "frame_exec_strategy", None)
-    action = getattr(dynamo_types, "FrameAction", None)
-    return (
-        action is not None and strategy is not None and getattr(result, "guarded_code", None) is None
-        and strategy.cur_action == action.SKIP
-    )  # fmt: skip
-
-
-def _gave_up(result) -> bool:
-    strategy = getattr(result, "frame_exec_strategy", None)
-    action = getattr(dynamo_types, "FrameAction", None)
-    return (
-        action is not None and strategy is not None and getattr(result, "guarded_code", None) is None
-        and strategy.cur_action == action.RUN_ONLY
-    )  # fmt: skip
+    return "skip" if strategy is None else strategy.cur_action.name.lower()
 
 
 def _own_code(function: types.FunctionType) -> types.FunctionType:
@@ -142,4 +147,17 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
     context.callback = _FrameCallback(context.callback, session)
     session.entry = entry.__code__
     _live.add(session)
-    return context(entry)
+    compiled = context(entry)
+    if _CAN_SKIP_ONCE:
+        return compiled
+    eager = torch._dynamo.disable(target)
+
+    @functools.wraps(target)
+    def compiled_or_eager(*args, **kwargs):
+        try:
+            return compiled(*args, **kwargs)
+        except _EagerInstead:
+            pass
+        return eager(*args, **kwargs)
+
+    return compiled_or_eager

@@ -14,8 +14,9 @@ class UnsupportedError(FusewrightError):
     user's line) and `detail`.
     """
 
-    def __init__(self, reason: str, *, operator: str = "", shapes: str = "", dtype: str = "", source: str = "",
-                 detail: str = ""):
+    def __init__(
+        self, reason: str, *, operator: str = "", shapes: str = "", dtype: str = "", source: str = "", detail: str = ""
+    ):
         self.reason, self.operator, self.shapes = reason, operator, shapes
         self.dtype, self.source, self.detail = dtype, source, detail
         super().__init__(describe(reason, operator, shapes, dtype, source, detail))

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from .backend import Fallback, Session, Stop
 from .capture import capture
-from .optimize import is_optimized, restore
+from .optimize import function_name, is_optimized, restore
 
 
 @dataclass
@@ -59,12 +59,15 @@ class Explanation:
             kernels = [kernel for kernel in self.kernels if kernel.phase == phase]
             lines += ["", f"{phase}: {_count(len(kernels), 'kernel')}"]
             rows = [
-                (k.name, k.schedule, _bytes(k.bytes_read), _bytes(k.bytes_written), " ".join(k.operators)) for k in kernels
+                (k.name, k.schedule, _bytes(k.bytes_read), _bytes(k.bytes_written), " ".join(k.operators))
+                for k in kernels
             ]
             lines += _table(("kernel", "schedule", "read", "written", "operators"), rows)
         if self.library:
             lines += ["", "library calls"]
-            lines += _table(("operator", "phase", "shapes"), [(c.operator, c.phase, str(c.shapes)) for c in self.library])
+            lines += _table(
+                ("operator", "phase", "shapes"), [(c.operator, c.phase, str(c.shapes)) for c in self.library]
+            )
         if self.rewrites:
             lines += ["", "rewrites", *(f"  {rewrite}" for rewrite in self.rewrites)]
         if self.stops:
@@ -79,12 +82,13 @@ def explain(model, *inputs, **kwargs) -> Explanation:
     """Explain how the model (a module or function, optimised or not) would run on these inputs.
 
     Compiles what a call would compile, but moves no buffer, gradient or random generator. A model that Dynamo
-    captures whole is not run at all; one with graph breaks is run once, on copies of the inputs, and its state is put back.
+    captures whole is not run at all; one with graph breaks is run once, on copies of the inputs, and its state is put
+    back.
     """
     if not callable(model):
         raise TypeError(f"explain: expected a torch.nn.Module or a function, got a {type(model).__name__}")
     is_module = isinstance(model, torch.nn.Module)
-    name = type(model).__name__ if is_module else getattr(model, "__name__", type(model).__name__)
+    name = type(model).__name__ if is_module else function_name(model)
     target = model._call_impl if is_module else restore(model) if is_optimized(model) else model
     with _unchanged(model):
         session = _captured(target, name, inputs, kwargs, run=False)
@@ -153,7 +157,8 @@ def _explanation(name: str, session: Session) -> Explanation:
                 for row in report["kernels"]
             ]
             result.library += [
-                LibraryCall(row["operator"], row["phase"], row.get("shapes", ""), region.name) for row in report["library"]
+                LibraryCall(row["operator"], row["phase"], row.get("shapes", ""), region.name)
+                for row in report["library"]
             ]
             result.rewrites += report["rewrites"]
             result.stops += report["stops"]
@@ -178,4 +183,6 @@ def _stop(stop) -> str:
 def _table(header: tuple, rows: list[tuple]) -> list[str]:
     rows = [tuple(str(cell) for cell in row) for row in (header, *rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

@@ -15,7 +15,7 @@ from torch import fx
 from . import _core, autocast, reasons
 from .errors import Decline
 from .operators import TABLE, Row
-from .sizes import size_hint, size_text, symbols_of
+from .sizes import size_hint, size_text, symbol_hints, symbols_of
 
 DTYPES = {
     torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64", torch.bool: "b8",
@@ -84,7 +84,7 @@ def check_tensor(value) -> None:
     dtype_name(value.dtype)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _promoted(a: tuple, b: tuple) -> torch.dtype:
     # a, b: (dtype, has dimensions) of a tensor, or (Python type, None) of a number
     def sample(kind, dimensioned):
@@ -270,13 +270,10 @@ class RegionImporter:
     def declare_symbols(self, node: fx.Node) -> None:
         """Give the core the values of all symbols that the node's operands have in their sizes."""
         sizes = [s for source in node.all_input_nodes for s in getattr(source.meta.get("val"), "shape", ())]
-        values = {}
         for size in sizes:
             if isinstance(size, torch.SymInt):
-                hints = size.node.shape_env.var_to_val if hasattr(size.node.shape_env, "var_to_val") else {}
-                values |= {str(s): int(hints[s]) for s in size.node.expr.free_symbols if s in hints}
-        for symbol, hint in values.items():
-            self.builder.input(symbol, "f32", [symbol], [hint], [0])
+                for symbol, hint in symbol_hints(size).items():
+                    self.builder.set_hint(symbol, hint)
 
     def scalar(self, number: Dynamic, dtype: torch.dtype) -> int:
         """A run-time number as a rank-0 value. One entry of the call's list for each dtype it is read in."""

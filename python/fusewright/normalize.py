@@ -1,8 +1,7 @@
-"""Dynamo's graph -> one schema: a functional ATen graph with explicit updates of buffers (docs/capture.md says why this way)."""
+"""Dynamo's graph -> one schema: a functional ATen graph with explicit updates of buffers (why: docs/capture.md)."""
 
 from __future__ import annotations
 
-import operator
 from typing import NamedTuple
 
 import torch
@@ -41,7 +40,9 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     has_autocast = any(node.target is _enter_autocast for node in gm.graph.nodes)
     try:
         module = _WithAutocast(gm) if has_autocast else gm
-        exported, signature = aot_export_module(module, examples, trace_joint=False, pre_dispatch=True)
+        # Dynamo's context holds a fake mode for backends that start from real tensors; the examples bring their own.
+        with torch._guards.tracing(None):
+            exported, signature = aot_export_module(module, examples, trace_joint=False, pre_dispatch=True)
     except Exception as error:  # export has many ways to refuse; every one of them leaves the graph to PyTorch
         text = str(error).strip().splitlines()
         raise Decline(reasons.EXPORT_FAILED, f"{type(error).__name__}: {text[0] if text else ''}") from error
@@ -158,8 +159,8 @@ def _check_aliases(updates: dict, results: list) -> None:
 
 
 class _WithAutocast(torch.nn.Module):
-    """The graph with its autocast markers in force. Export records them without running them, so every dtype after one, and
-    every cast that seemed to change nothing, would be wrong."""
+    """The graph with its autocast markers in force. Export records them without running them, so every dtype after one,
+    and every cast that seemed to change nothing, would be wrong."""
 
     def __init__(self, gm: fx.GraphModule):
         super().__init__()
@@ -208,6 +209,6 @@ def autocast_states(graph: fx.Graph) -> dict[fx.Node, autocast.State]:
 
 
 def is_functional_batch_norm(node: object) -> bool:
-    """Batch norm in training, which returns the next running statistics (eager's update of them is outside autograd)."""
+    """Batch norm in training, which returns the next running statistics (eager updates them outside autograd)."""
     target = getattr(node, "target", None)
     return isinstance(target, torch._ops.OpOverload) and target.overloadpacket.__name__ in _BATCH_NORMS

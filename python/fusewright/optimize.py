@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
@@ -44,7 +45,7 @@ def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None) -> 
         model._compiled_call_impl = compiled
         return model
     function = restore(model) if is_optimized(model) else model
-    session = Session(getattr(function, "__name__", type(function).__name__), strict=strict)
+    session = Session(function_name(function), strict=strict)
     compiled = functools.wraps(function)(capture(function, session, dynamic))
     setattr(compiled, _MARK, _Original(function))
     return compiled
@@ -64,9 +65,14 @@ def restore(model: T) -> T:
 
 
 def is_optimized(model: object) -> bool:
-    """Whether `optimize` is in force on this very object (not merely on a part of it, or on what it was copied from)."""
+    """Whether `optimize` is in force on this very object (not on a part of it, or on what it was copied from)."""
     compiled = model._compiled_call_impl if isinstance(model, torch.nn.Module) else model
     return isinstance(getattr(compiled, _MARK, None), _Original)
+
+
+def function_name(function: Callable) -> str:
+    """The function's name, as part of an identifier."""
+    return re.sub(r"\W+", "", getattr(function, "__name__", type(function).__name__)) or "function"
 
 
 def _kind(value: object) -> str:

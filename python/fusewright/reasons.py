@@ -3,7 +3,7 @@
 `explain` prints them, log lines carry them and `UnsupportedError.reason` holds one: a user may search for them.
 """
 
-UNSUPPORTED_OPERATOR = "unsupported_operator"  # the operator has no row in operators.py
+UNSUPPORTED_OPERATOR = "unsupported_operator"  # the operator has no row in operators/
 UNSUPPORTED_DTYPE = "unsupported_dtype"  # an element type (complex, quantised ...) or a mix the operator's row declines
 UNSUPPORTED_ATTRIBUTE = "unsupported_attribute"  # the operator is known, this use of it is not
 UNSUPPORTED_LAYOUT = "unsupported_layout"  # sparse, nested, or a tensor subclass

@@ -30,7 +30,7 @@ def names_for(tensors: list[torch.Tensor]) -> dict[sympy.Expr, sympy.Symbol]:
     names: dict[sympy.Expr, sympy.Symbol] = {}
     for size in sizes:
         if size not in names and not size.free_symbols <= bound:
-            names[size] = sympy.Symbol(f"d{len(names)}", integer=True, positive=True)
+            names[size] = sympy.Symbol(f"size{len(names)}", integer=True, positive=True)
     return names
 
 
@@ -49,6 +49,13 @@ def symbols_of(size: int | torch.SymInt, names: dict[sympy.Expr, sympy.Symbol] |
         return set()
     expression = size.node.expr.subs(names) if names else size.node.expr
     return {str(symbol) for symbol in expression.free_symbols}
+
+
+def symbol_hints(size: torch.SymInt) -> dict[str, int]:
+    """The symbols of a size with their values in the captured example."""
+    environment = size.node.shape_env
+    known = getattr(environment, "backed_var_to_val", None) or getattr(environment, "var_to_val", {})
+    return {str(symbol): int(known[symbol]) for symbol in size.node.expr.free_symbols if symbol in known}
 
 
 def _text(e: sympy.Expr) -> str:

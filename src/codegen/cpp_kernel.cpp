@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "codegen/expressions.h"
 #include "codegen/kernel_code.h"
@@ -114,9 +115,9 @@ class CppEmitter {
 
   void write_header() {
     line("namespace {");
-    line("constexpr int AXES = ", to_string(std::max(axis_count(), 1)), ", OPERANDS = ",
-         to_string(std::max<size_t>(code_.operands.size(), 1)), ", KEPT = ", to_string(nest().kept.size()),
-         ", REDUCED = ", to_string(nest().reduced.size()), ";");
+    line("constexpr int AXES = ", to_string(std::max(axis_count(), 1)),
+         ", OPERANDS = ", to_string(std::max<size_t>(code_.operands.size(), 1)),
+         ", KEPT = ", to_string(nest().kept.size()), ", REDUCED = ", to_string(nest().reduced.size()), ";");
     write_axes("kept_axes", nest().kept);
     write_axes("reduced_axes", nest().reduced);
     line();
@@ -139,9 +140,9 @@ class CppEmitter {
     if (step.role == Role::scalar) {
       const Node& source = graph_[step.value];
       if (source.op == Op::constant && !source.has("runtime")) return literal(source.number("value"), dtype(s));
-      return "static_cast<" + reg(s) + ">(a.numbers[" + to_string(number_of_.at(step.value)) + "])";
+      return "number" + to_string(number_of_.at(step.value));
     }
-    if (row_level(s)) return "row.v" + to_string(s) + (row_array(s) ? "[i]" : "");
+    if (row_level(s)) return (in_stage_ ? "r" : "row.v") + to_string(s) + (row_array(s) ? "[i]" : "");
     if (step.role == Role::window && inner_varying(s)) return "w" + to_string(s) + "[i]";
     return "v" + to_string(s);
   }
@@ -150,6 +151,13 @@ class CppEmitter {
     std::vector<std::string> arguments;
     for (int operand : step(s).operands) arguments.push_back(use(operand));
     return expression(graph_, step(s), arguments);
+  }
+
+  // Scalars as locals: a load inside the loop would keep the compiler from vectorising it.
+  void write_numbers() {
+    for (const auto& [value, number] : number_of_)
+      line("[[maybe_unused]] const ", register_type(graph_.dtype(value)), " number", to_string(number), " = static_cast<",
+           register_type(graph_.dtype(value)), ">(a.numbers[", to_string(number), "]);");
   }
 
   // ---- rows --------------------------------------------------------------------------------------------------
@@ -161,9 +169,12 @@ class CppEmitter {
   }
   std::string identity(int s, DType type) const {
     switch (node(s).op) {
-      case Op::sum: return literal(0, type);
-      case Op::prod: return literal(1, type);
-      default: break;
+      case Op::sum:
+        return literal(0, type);
+      case Op::prod:
+        return literal(1, type);
+      default:
+        break;
     }
     bool largest = node(s).op == Op::amax;
     if (is_float(type)) return literal(largest ? -INFINITY : INFINITY, type);
@@ -172,10 +183,14 @@ class CppEmitter {
   // accumulate `value` into `total`
   std::string combine(int s, const std::string& total, const std::string& value) const {
     switch (node(s).op) {
-      case Op::sum: return total + " += " + value + ";";
-      case Op::prod: return total + " *= " + value + ";";
-      case Op::amax: return total + " = " + value + " > " + total + " ? " + value + " : " + total + ";";
-      default: return total + " = " + value + " < " + total + " ? " + value + " : " + total + ";";
+      case Op::sum:
+        return total + " += " + value + ";";
+      case Op::prod:
+        return total + " *= " + value + ";";
+      case Op::amax:
+        return total + " = " + value + " > " + total + " ? " + value + " : " + total + ";";
+      default:
+        return total + " = " + value + " < " + total + " ? " + value + " : " + total + ";";
     }
   }
   bool tracks_nan(int s) const { return is_extreme(node(s).op) && is_float(dtype(s)); }
@@ -240,6 +255,7 @@ class CppEmitter {
   void write_row_code(int p) {
     open("FW_FN void row_", to_string(p), "(const fw::Args& a, Row& row, const Sums& sums)");
     line("(void)a, (void)row, (void)sums;");
+    write_numbers();
     write_over_lanes("row.n", [&](const std::string&) {
       for (int s = 0; s < count(); ++s) {
         if (!row_level(s) || nest().stage[static_cast<size_t>(s)] != p) continue;
@@ -276,8 +292,7 @@ class CppEmitter {
     std::vector<bool> needed(static_cast<size_t>(count()));
     std::vector<int> todo;
     for (int s = 0; s < count(); ++s)
-      if (step(s).stored && !row_level(s) && nest().stage[static_cast<size_t>(s)] == p &&
-          step(s).role != Role::reduce)
+      if (step(s).stored && !row_level(s) && nest().stage[static_cast<size_t>(s)] == p && step(s).role != Role::reduce)
         todo.push_back(s);
     for (int s : reduces_in(p)) todo.push_back(step(s).operands[0]);
     while (!todo.empty()) {
@@ -300,24 +315,42 @@ class CppEmitter {
     needed_ = needed_in(p);
     const std::vector<int>& steps = needed_;
     const char* row = has_rows() ? ", const Row& row, Sums& sums" : "";
+    std::string before = std::exchange(out_, "");
     open("static void stage_", to_string(p), "(const fw::Args& a, fw::i64* c, fw::i64 begin, fw::i64 end", row, ")");
     if (has_rows()) line("(void)row, (void)sums;");
+    in_stage_ = true;
+    write_numbers();
+    write_row_values(steps, p);
     line("fw::i64 offset[OPERANDS];");
     if (!has_rows()) line("const fw::i64 base[OPERANDS] = {};");
     std::string base = has_rows() ? "row.offset" : "base";
     for (int s : steps) declare_buffers(s, p);
-    if (is_column()) write_column_stage(p, steps, base);
-    else write_line_stage(p, steps, base);
+    if (is_column())
+      write_column_stage(p, steps, base);
+    else
+      write_line_stage(p, steps, base);
     close();
     line();
+    in_stage_ = false;
+    out_ = before + std::exchange(functions_, "") + out_;
+  }
+
+  // What the loop reads of the row, in registers.
+  void write_row_values(const std::vector<int>& steps, int p) {
+    std::set<int> used;
+    for (int s : steps)
+      for (int operand : step(s).operands) used.insert(operand);
+    for (int s : reduces_in(p)) used.insert(step(s).operands[0]);
+    for (int s : used)
+      if (row_level(s))
+        line("const ", reg(s), row_array(s) ? "*" : "", " r", to_string(s), " = row.v", to_string(s), ";");
   }
 
   // Pointwise and row: elements [begin, end) of the lines.
   void write_line_stage(int p, const std::vector<int>& steps, const std::string& base) {
     std::string inner = nest().inner >= 0 ? "a.sizes[" + to_string(nest().inner) + "]" : "1";
     line("const fw::i64 inner = ", inner, ";");
-    line("fw::i64 at = begin % inner;");
-    line("fw::decode<REDUCED>(a.sizes, reduced_axes, begin / inner, c);");
+    line("fw::i64 at = fw::start<REDUCED>(a.sizes, reduced_axes, begin, inner, c);");
     open("for (fw::i64 left = end - begin; left > 0;)");
     line("const fw::i64 stop = fw::min_of(inner, at + left);");
     line("fw::offsets<REDUCED, OPERANDS, AXES>(a.strides, reduced_axes, c, ", base, ", offset);");
@@ -340,7 +373,7 @@ class CppEmitter {
       line(reg(s), " f", to_string(s), "[fw::lanes];");
       if (tracks_nan(s)) line("int g", to_string(s), "[fw::lanes];");
     }
-    line("fw::decode<REDUCED>(a.sizes, reduced_axes, begin, c);");
+    line("fw::start<REDUCED>(a.sizes, reduced_axes, begin, 1, c);");
     open("for (fw::i64 r = begin; r < end;)");
     line("const fw::i64 stop = fw::min_of(end, r + fw::flush_every);");
     if (!reduces_in(p).empty()) {
@@ -372,7 +405,7 @@ class CppEmitter {
     std::string name = to_string(s), size = is_column() ? "fw::lanes" : "fw::chunk";
     if (step(s).role == Role::load && inner_varying(s) && !in_window(s))
       line(storage_type(dtype(s)), " in", name, "[", size, "];");
-    if (step(s).role == Role::load && in_window(s) && window_line(s)) line(reg(s), " t", name, "[", size, "];");
+    if (step(s).role == Role::load && in_window(s) && window_line(s)) line(reg(s), " tap", name, "[", size, "];");
     if (stored_in(s, p) && inner_varying(s)) line(storage_type(dtype(s)), " out", name, "[", size, "];");
     if (step(s).role == Role::window) line(reg(s), " w", name, "[", size, "];");
   }
@@ -428,8 +461,8 @@ class CppEmitter {
         std::string st = stride(store, nest().inner);
         line(storage_type(dtype(s)), "* to", to_string(s), " = ", pointer(store), " + offset[", to_string(store),
              "] + first * ", st, ";");
-        line(storage_type(dtype(s)), "* __restrict q", to_string(s), " = ", st, " == 1 ? to", to_string(s), " : out",
-             to_string(s), ";");
+        line(storage_type(dtype(s)), "* q", to_string(s), " = ", st, " == 1 ? to", to_string(s), " : out", to_string(s),
+             ";");
       }
     }
     write_inner_loop(p, steps);
@@ -439,22 +472,44 @@ class CppEmitter {
              ", n, q", to_string(s), ");");
   }
 
+  // The vectorised loop is a function of its own: with nothing around it, the compiler has no reason to split it into
+  // copies for cases it found in the code around, some of which it then fails to vectorise.
   void write_inner_loop(int p, const std::vector<int>& steps) {
     std::vector<int> reductions = reduces_in(p);
     bool any = !reductions.empty();
     for (int s : steps) any |= inner_varying(s) && !in_window(s) && stored_in(s, p);
     if (!any) return;
-    std::string clauses;
+    std::vector<Parameter> parameters = loop_parameters(p, steps);
+    std::string clauses, results;
     if (!is_column()) {
       for (int s : reductions) {
-        std::string name = "s" + to_string(s);
-        const char* op = node(s).op == Op::sum ? "+" : node(s).op == Op::prod ? "*" : node(s).op == Op::amax ? "max" : "min";
-        line(reg(s), " ", name, " = ", identity(s, dtype(s)), ";");
-        clauses += " reduction(" + std::string(op) + ":" + name + ")";
-        if (tracks_nan(s)) {
-          line("int g", to_string(s), " = 0;");
-          clauses += " reduction(|:g" + to_string(s) + ")";
-        }
+        const char* op = node(s).op == Op::sum    ? "+"
+                         : node(s).op == Op::prod ? "*"
+                         : node(s).op == Op::amax ? "max"
+                                                  : "min";
+        clauses += " reduction(" + std::string(op) + ":s" + to_string(s) + ")";
+        if (tracks_nan(s)) clauses += " reduction(|:g" + to_string(s) + ")";
+      }
+    }
+    std::string call, signature;
+    for (const Parameter& parameter : parameters) {
+      call += ", " + parameter.name;
+      signature += ", " + parameter.type + " " + parameter.name;
+    }
+    if (!is_column() && !reductions.empty()) {
+      call += ", sums";
+      signature += ", Sums& sums";
+    }
+    line("loop_", to_string(p), "(n", call, ");");
+
+    // The function itself stands before the stage.
+    std::swap(out_, functions_);
+    int indent = std::exchange(indent_, 0);
+    open("__attribute__((noinline)) static void loop_", to_string(p), "(const int n", signature, ")");
+    if (!is_column()) {
+      for (int s : reductions) {
+        line(reg(s), " s", to_string(s), " = ", identity(s, dtype(s)), ";");
+        if (tracks_nan(s)) line("int g", to_string(s), " = 0;");
       }
     }
     out_ += "#pragma omp simd" + clauses + "\n";
@@ -462,9 +517,12 @@ class CppEmitter {
     for (int s : steps) {
       if (!inner_varying(s) || in_window(s) || step(s).role == Role::window) continue;
       std::string value;
-      if (step(s).role == Role::load) value = "fw::convert<" + reg(s) + ">(p" + to_string(s) + "[i])";
-      else if (step(s).role == Role::iota) value = position(s, "i");
-      else value = compute(s);
+      if (step(s).role == Role::load)
+        value = "fw::convert<" + reg(s) + ">(p" + to_string(s) + "[i])";
+      else if (step(s).role == Role::iota)
+        value = position(s, "i");
+      else
+        value = compute(s);
       line("const ", reg(s), " v", to_string(s), " = ", value, ";");
     }
     for (int s : steps)
@@ -477,25 +535,82 @@ class CppEmitter {
       if (tracks_nan(s)) line("g", to_string(s), lane(), " |= ", value, " != ", value, ";");
     }
     close();
-    if (is_column()) return;
-    for (int s : reductions) {
-      line(combine(s, "sums.a" + to_string(s), "s" + to_string(s)));
-      if (tracks_nan(s)) line("sums.n", to_string(s), " |= g", to_string(s), ";");
+    if (!is_column()) {
+      for (int s : reductions) {
+        line(combine(s, "sums.a" + to_string(s), "s" + to_string(s)));
+        if (tracks_nan(s)) line("sums.n", to_string(s), " |= g", to_string(s), ";");
+      }
     }
+    close();
+    line();
+    indent_ = indent;
+    std::swap(out_, functions_);
+  }
+
+  struct Parameter {
+    std::string type, name;
+  };
+
+  // What the loop of pass p reads and writes; the names are the caller's own.
+  std::vector<Parameter> loop_parameters(int p, const std::vector<int>& steps) const {
+    std::vector<Parameter> parameters;
+    std::set<std::string> known;
+    auto add = [&](const std::string& type, const std::string& name) {
+      if (known.insert(name).second) parameters.push_back({type, name});
+    };
+    auto read = [&](int s) {  // a value that stays the same along the line, or comes in a buffer
+      std::string name = to_string(s);
+      if (step(s).role == Role::scalar) {
+        if (number_of_.count(step(s).value)) add("const " + reg(s), use(s));
+      } else if (row_level(s)) {
+        add("const " + reg(s) + (row_array(s) ? "* __restrict" : ""), "r" + name);
+      } else if (!inner_varying(s)) {
+        add("const " + reg(s), "v" + name);
+      } else if (step(s).role == Role::window) {
+        add("const " + reg(s) + "* __restrict", "w" + name);
+      }
+    };
+    for (int s : steps) {
+      if (in_window(s)) continue;
+      bool stored = stored_in(s, p);
+      if (!inner_varying(s)) continue;
+      if (step(s).role == Role::load)
+        add(std::string("const ") + storage_type(dtype(s)) + "* __restrict", "p" + to_string(s));
+      if (step(s).role == Role::iota) {
+        add("const fw::Args&", "a");
+        add("const fw::i64*", "c");
+        add("const fw::i64", "first");
+      }
+      if (step(s).role == Role::compute)
+        for (int operand : step(s).operands) read(operand);
+      if (stored) {
+        read(s);
+        add(std::string(storage_type(dtype(s))) + "* __restrict", "q" + to_string(s));
+      }
+    }
+    for (int s : reduces_in(p)) {
+      read(step(s).operands[0]);
+      if (!is_column()) continue;
+      add(reg(s) + "* __restrict", "f" + to_string(s));
+      if (tracks_nan(s)) add("int* __restrict", "g" + to_string(s));
+    }
+    return parameters;
   }
 
   // ---- windows -----------------------------------------------------------------------------------------------
 
   const Axis& tap(int s, size_t k) const { return axis(step(s).taps[k]); }
 
-  // Steps in the cone of window s that depend on its position.
+  // Steps in the cone of a window that depend on its position, and those that only change along the line (a per-channel
+  // factor where channels lie innermost).
   std::vector<int> window_steps(int window) const {
     std::vector<bool> needed(static_cast<size_t>(count()));
     std::vector<int> todo = step(window).operands, result;
     while (!todo.empty()) {
       int s = todo.back();
       todo.pop_back();
-      if (!in_window(s) || needed[static_cast<size_t>(s)]) continue;
+      bool along_line = inner_varying(s) && !row_level(s) && step(s).role != Role::window;
+      if (!(in_window(s) || along_line) || needed[static_cast<size_t>(s)]) continue;
       needed[static_cast<size_t>(s)] = true;
       todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
     }
@@ -587,17 +702,21 @@ class CppEmitter {
     line("if (", begin, " >= ", end, ") continue;");
     std::vector<int> steps = window_steps(s);
     for (int load : steps)
-      if (step(load).role == Role::load) write_tap_load(s, load, begin, end);
+      if (step(load).role == Role::load && in_window(load)) write_tap_load(s, load, begin, end);
     for (int other : steps)
       if (step(other).role != Role::load && !window_line(other))
         line("const ", reg(other), " v", to_string(other), " = ", compute(other), ";");
     out_ += "#pragma omp simd\n";
     open("for (int j = ", begin, "; j < ", end, "; ++j)");
-    line("const int i = ", k >= 0 && gather ? "from + j * " + to_string(tap(s, static_cast<size_t>(k)).stride) : "j", ";");
+    line("const int i = ", k >= 0 && gather ? "from + j * " + to_string(tap(s, static_cast<size_t>(k)).stride) : "j",
+         ";");
     for (int other : steps) {
       if (!window_line(other)) continue;
-      std::string text = step(other).role == Role::load ? "t" + to_string(other) + "[j]" : compute(other);
-      line("const ", reg(other), " v", to_string(other), " = ", text, ";");
+      std::string name = to_string(other), text;
+      if (step(other).role == Role::iota) text = position(other, "i");
+      else if (step(other).role != Role::load) text = compute(other);
+      else text = in_window(other) ? "tap" + name + "[j]" : "fw::convert<" + reg(other) + ">(p" + name + "[i])";
+      line("const ", reg(other), " v", name, " = ", text, ";");
     }
     std::string operand = use(step(s).operands[0]);
     std::string number = tap_number(s);
@@ -616,8 +735,11 @@ class CppEmitter {
         line("w", to_string(s), "[i] += ", use(step(s).operands[1]), " == ", number, " ? ", operand, " : ",
              literal(0, dtype(s)), ";");
         break;
-      case Op::avg_pool: line("w", to_string(s), "[i] += ", operand, ";"); break;
-      default: line("w", to_string(s), "[i] += ", operand, " / ", divisor(s, true), ";");
+      case Op::avg_pool:
+        line("w", to_string(s), "[i] += ", operand, ";");
+        break;
+      default:
+        line("w", to_string(s), "[i] += ", operand, " / ", divisor(s, true), ";");
     }
     close();
   }
@@ -638,10 +760,11 @@ class CppEmitter {
       step_text = stride(operand, nest().inner);
     }
     if (window_line(s)) {
-      line("fw::gather_line(t", to_string(s), " + ", begin, ", ", pointer(operand), " + ", address, ", ", step_text,
+      line("fw::gather_line(tap", to_string(s), " + ", begin, ", ", pointer(operand), " + ", address, ", ", step_text,
            ", static_cast<int>(", end, " - ", begin, "));");
     } else {
-      line("const ", reg(s), " v", to_string(s), " = fw::convert<", reg(s), ">(", pointer(operand), "[", address, "]);");
+      line("const ", reg(s), " v", to_string(s), " = fw::convert<", reg(s), ">(", pointer(operand), "[", address,
+           "]);");
     }
   }
 
@@ -689,8 +812,7 @@ class CppEmitter {
     line("}  // namespace");
     line();
     std::string signature = "extern \"C\" __attribute__((visibility(\"default\"))) ";
-    if (has_rows())
-      line(signature, "const fw::i64 fw_state_sizes[] = {sizeof(Row), sizeof(Sums)};");
+    if (has_rows()) line(signature, "const fw::i64 fw_state_sizes[] = {sizeof(Row), sizeof(Sums)};");
     open(signature, "void ", code_.name, "(const fw::Args* args, int phase, fw::i64 begin, fw::i64 end)");
     line("const fw::Args& a = *args;");
     line("fw::i64 c[AXES] = {};");
@@ -704,10 +826,10 @@ class CppEmitter {
     line("fw::i64 elements = fw::extent<REDUCED>(a.sizes, reduced_axes)",
          is_column() ? "" : " * a.sizes[" + to_string(nest().inner) + "]", ";");
     open("if (phase < 0)");
-    open("for (fw::i64 k = begin; k < end; ++k)");
     line("Row row;");
     line("Sums sums;");
-    line("place(a, k, c, row);");
+    open("for (fw::i64 k = begin; k < end; ++k)");
+    line("place(a, k, k == begin, c, row);");
     for (int p = 0; p < nest().stages; ++p) {
       line("row_", to_string(p), "(a, row, sums);");
       line("clear(sums);");
@@ -725,10 +847,11 @@ class CppEmitter {
     line("Row& row = rows[k];");
     line("Sums sums;");
     line("clear(sums);");
-    line("if (phase == 0) place(a, k, c, row);");
+    line("if (phase == 0) place(a, k, true, c, row);");
     line("else for (fw::i64 s = 0; s < a.splits; ++s) merge(sums, partial[k * a.splits + s]);");
     open("switch (phase / 2)");
-    for (int p = 0; p <= nest().stages; ++p) line("case ", to_string(p), ": row_", to_string(p), "(a, row, sums); break;");
+    for (int p = 0; p <= nest().stages; ++p)
+      line("case ", to_string(p), ": row_", to_string(p), "(a, row, sums); break;");
     close();
     close();
     line("return;");
@@ -739,7 +862,7 @@ class CppEmitter {
     line("const fw::i64 from = fw::min_of(elements, s * share), to = fw::min_of(elements, from + share);");
     line("Sums& sums = partial[item];");
     line("clear(sums);");
-    line("place_axes(a, k, c);");
+    line("place_axes(a, k, true, c);");
     line("if (from >= to) continue;");
     open("switch (phase / 2)");
     for (int p = 0; p < nest().stages; ++p)
@@ -751,22 +874,25 @@ class CppEmitter {
 
   // Where the k-th row (block of columns) lies.
   void write_place() {
-    open("FW_FN fw::i64 place_axes(const fw::Args& a, fw::i64 k, fw::i64* c)");
+    open("FW_FN fw::i64 place_axes(const fw::Args& a, fw::i64 k, bool decode, fw::i64* c)");
     if (is_column()) {
-      line("const fw::i64 blocks = fw::ceil_div(a.sizes[", to_string(nest().inner), "], fw::lanes);");
+      line("const fw::i64 blocks = fw::ceil_div(a.sizes[", to_string(nest().inner), "], a.block);");
       line("fw::decode<KEPT>(a.sizes, kept_axes, k / blocks, c);");
-      line("return k % blocks * fw::lanes;");
+      line("(void)decode;");
+      line("return k % blocks * a.block;");
     } else {
-      line("fw::decode<KEPT>(a.sizes, kept_axes, k, c);");
+      line("if (decode) fw::decode<KEPT>(a.sizes, kept_axes, k, c);");
+      line("else fw::advance<KEPT>(a.sizes, kept_axes, c);");
       line("return 0;");
     }
     close();
-    open("FW_FN void place(const fw::Args& a, fw::i64 k, fw::i64* c, Row& row)");
+    open("FW_FN void place(const fw::Args& a, fw::i64 k, bool decode, fw::i64* c, Row& row)");
     line("const fw::i64 zero[OPERANDS] = {};");
-    line("row.first = place_axes(a, k, c);");
+    line("row.first = place_axes(a, k, decode, c);");
     if (is_column())
-      line("row.n = static_cast<int>(fw::min_of(fw::lanes, a.sizes[", to_string(nest().inner), "] - row.first));");
-    else line("row.n = 1;");
+      line("row.n = static_cast<int>(fw::min_of(a.block, a.sizes[", to_string(nest().inner), "] - row.first));");
+    else
+      line("row.n = 1;");
     line("fw::offsets<KEPT, OPERANDS, AXES>(a.strides, kept_axes, c, zero, row.offset);");
     close();
   }
@@ -780,7 +906,8 @@ class CppEmitter {
   std::vector<Operands> operand_of_;
   std::map<Value, int> number_of_;
   std::vector<int> needed_;  // steps of the stage that is being written
-  std::string out_;
+  std::string out_, functions_;
+  bool in_stage_ = false;  // row values are read from registers there
   int indent_ = 0;
 };
 

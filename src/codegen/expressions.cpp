@@ -8,16 +8,26 @@ namespace fusewright {
 
 const char* storage_type(DType dtype) {
   switch (dtype) {
-    case DType::f16: return "fw::half";
-    case DType::bf16: return "fw::bfloat16";
-    case DType::f32: return "float";
-    case DType::f64: return "double";
-    case DType::i8: return "fw::i8";
-    case DType::u8: return "fw::u8";
-    case DType::i16: return "fw::i16";
-    case DType::i32: return "fw::i32";
-    case DType::i64: return "fw::i64";
-    default: return "bool";
+    case DType::f16:
+      return "fw::half";
+    case DType::bf16:
+      return "fw::bfloat16";
+    case DType::f32:
+      return "float";
+    case DType::f64:
+      return "double";
+    case DType::i8:
+      return "fw::i8";
+    case DType::u8:
+      return "fw::u8";
+    case DType::i16:
+      return "fw::i16";
+    case DType::i32:
+      return "fw::i32";
+    case DType::i64:
+      return "fw::i64";
+    default:
+      return "bool";
   }
 }
 
@@ -29,8 +39,7 @@ std::string literal(double value, DType dtype) {
   if (type == DType::i64) return "fw::i64(" + std::to_string(static_cast<int64_t>(value)) + ")";
   bool single = type == DType::f32;
   if (std::isnan(value)) return single ? "__builtin_nanf(\"\")" : "__builtin_nan(\"\")";
-  if (std::isinf(value))
-    return std::string(value < 0 ? "-" : "") + (single ? "__builtin_inff()" : "__builtin_inf()");
+  if (std::isinf(value)) return std::string(value < 0 ? "-" : "") + (single ? "__builtin_inff()" : "__builtin_inf()");
   char buffer[40];
   std::snprintf(buffer, sizeof buffer, single ? "%.9g" : "%.17g", value);
   std::string text = buffer;

@@ -7,13 +7,14 @@ namespace fusewright {
 
 Value Builder::input(const std::string& name, DType dtype, Shape shape, Order order) {
   Node node{Op::input, {}, {{"name", name}}, {dtype, std::move(shape), std::move(order)}, -1};
+  size_t fresh = 0;
   for (const Size& size : node.type.shape) {
     std::set<std::string> symbols;
     size.collect_symbols(symbols);
     for (const std::string& symbol : symbols)
-      // Symbols without a known value get distinct large primes-ish hints: never equal by accident, never 1.
+      // Symbols without a known value get large hints, of which no two are ever equal in a graph; never 1.
       if (!graph_.hints.count(symbol))
-        graph_.hints[symbol] = 1000003 + 4096 * static_cast<int64_t>(graph_.hints.size());
+        graph_.hints[symbol] = 1000003 + 4096 * static_cast<int64_t>(16 * graph_.nodes.size() + fresh++);
   }
   if (is_row_major(node.type.order)) node.type.order.clear();
   graph_.nodes.push_back(std::move(node));

@@ -24,7 +24,8 @@ class Builder {
   void set_origin(int origin) { origin_ = origin; }
   int origin() const { return origin_; }
 
-  // Makes two sizes equal by substituting a symbol everywhere; throws when their hints differ. `what` heads the message.
+  // Makes two sizes equal by substituting a symbol everywhere; throws when their hints differ. `what` heads the
+  // message.
   void unify(const Size& a, const Size& b, const std::string& what);
   // The integer a size must be at compile time (kernel sizes); its symbol becomes that constant.
   int64_t specialise(const Size& size, const std::string& what);

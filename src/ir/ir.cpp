@@ -22,6 +22,16 @@ bool is_row_major(const Order& order) {
   return true;
 }
 
+bool is_order(const Order& order, int rank) {
+  if (order.empty()) return true;
+  std::vector<bool> seen(static_cast<size_t>(rank));
+  for (int d : order) {
+    if (d < 0 || d >= rank || seen[static_cast<size_t>(d)]) return false;
+    seen[static_cast<size_t>(d)] = true;
+  }
+  return static_cast<int>(order.size()) == rank;
+}
+
 double Node::number(const std::string& name) const {
   auto it = attrs.find(name);
   require(it != attrs.end(), name_of(op), ": attribute '", name, "' is missing");

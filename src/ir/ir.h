@@ -105,6 +105,7 @@ struct Graph {
 };
 
 bool is_row_major(const Order& order);
+bool is_order(const Order& order, int rank);  // empty, or each dimension once
 
 std::string print(const Graph& graph);
 Graph parse(std::string_view text);  // throws Error with the line

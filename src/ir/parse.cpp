@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cctype>
-#include <cmath>
-#include <limits>
+#include <cerrno>
+#include <cstdlib>
 
 #include "ir/builder.h"
 
@@ -14,16 +14,29 @@ class Parser {
   explicit Parser(std::string_view text) : text_(text), builder_(graph_) {}
 
   Graph whole() {
+    try {
+      return graph();
+    } catch (const Error& error) {  // of a type or a size, which know no lines
+      if (std::string_view(error.what()).starts_with("line ")) throw;
+      fail(where(), error.what());
+    }
+  }
+
+ private:
+  Graph graph() {
     word("graph");
     expect('(');
     while (!accept(')')) {
+      size_t start = skip();
       std::string name = value_name();
       expect(':');
       bool scalar = text_.substr(skip(), 7) == "scalar ";
       if (scalar) at_ += 6;
       Type type = parse_type();
-      define(name, scalar ? builder_.scalar_input(name.substr(1), type.dtype)
-                          : builder_.input(name.substr(1), type.dtype, type.shape, type.order));
+      define(name,
+             scalar ? builder_.scalar_input(name.substr(1), type.dtype)
+                    : builder_.input(name.substr(1), type.dtype, type.shape, type.order),
+             start);
       accept(',');
     }
     expect('{');
@@ -36,15 +49,15 @@ class Parser {
     return std::move(graph_);
   }
 
- private:
   size_t skip() {
     while (at_ < text_.size() && std::isspace(static_cast<unsigned char>(text_[at_]))) ++at_;
     return at_;
   }
   char peek() { return skip() < text_.size() ? text_[at_] : '\0'; }
   bool accept(char c) { return peek() == c ? (++at_, true) : false; }
-  std::string where() const {
-    return "line " + std::to_string(1 + std::count(text_.begin(), text_.begin() + static_cast<long>(at_), '\n')) + ": ";
+  std::string where() const { return where(at_); }
+  std::string where(size_t at) const {
+    return "line " + std::to_string(1 + std::count(text_.begin(), text_.begin() + static_cast<long>(at), '\n')) + ": ";
   }
   void expect(char c) { require(accept(c), where(), "expected '", std::string(1, c), "'"); }
   std::string identifier() {
@@ -62,8 +75,8 @@ class Parser {
     expect('%');
     return "%" + identifier();
   }
-  void define(const std::string& name, Value v) {
-    require(values_.try_emplace(name, v).second, where(), name, " is defined twice");
+  void define(const std::string& name, Value v, size_t at) {
+    require(values_.try_emplace(name, v).second, where(at), name, " is defined twice");
   }
   Value lookup(const std::string& name) {
     auto it = values_.find(name);
@@ -95,6 +108,8 @@ class Parser {
     type.dtype = parse_dtype(identifier());
     type.shape = parse_shape();
     type.order = parse_order();
+    require(is_order(type.order, type.rank()), where(), "memory order does not name each of ", type.rank(),
+            " dimensions once");
     return type;
   }
   Attr number() {
@@ -104,28 +119,41 @@ class Parser {
                                   text_[at_] == '-' || text_[at_] == '+'))
       ++at_;
     std::string token(text_.substr(start, at_ - start));
-    try {
-      if (token.find_first_not_of("-0123456789") == std::string::npos) return static_cast<int64_t>(std::stoll(token));
-      return std::stod(token);
-    } catch (const std::exception&) {
-      fail(where(), "a number expected, found '", token, "'");
+    char* end = nullptr;
+    errno = 0;
+    bool whole = token.find_first_not_of("-0123456789") == std::string::npos;
+    Attr value = whole ? Attr(static_cast<int64_t>(std::strtoll(token.c_str(), &end, 10)))
+                       : Attr(std::strtod(token.c_str(), &end));
+    require(!token.empty() && *end == '\0' && !(whole && errno == ERANGE), where(), "a number expected, found '", token,
+            "'");
+    return value;
+  }
+  int64_t integer() {
+    Attr value = number();
+    require(std::holds_alternative<int64_t>(value), where(), "an integer expected");
+    return std::get<int64_t>(value);
+  }
+  std::string quoted() {
+    size_t start = at_++;
+    std::string value;
+    for (; at_ < text_.size() && text_[at_] != '"'; ++at_) {
+      char c = text_[at_];
+      if (c == '\\' && at_ + 1 < text_.size()) c = text_[++at_] == 'n' ? '\n' : text_[at_];
+      value += c;
     }
+    require(at_ < text_.size(), where(start), "unfinished text");
+    ++at_;
+    return value;
   }
   Attr attribute() {
     char c = peek();
-    if (c == '"') {
-      size_t end = text_.find('"', ++at_);
-      require(end != std::string_view::npos, where(), "unfinished text");
-      std::string value(text_.substr(at_, end - at_));
-      at_ = end + 1;
-      return value;
-    }
+    if (c == '"') return quoted();
     if (c == '[') return parse_shape();
     if (c == '(') {
       Ints values;
       ++at_;
       while (!accept(')')) {
-        values.push_back(std::get<int64_t>(number()));
+        values.push_back(integer());
         accept(',');
       }
       return values;
@@ -135,6 +163,7 @@ class Parser {
     return number();
   }
   void statement() {
+    size_t start = skip();
     std::string name = value_name();
     std::optional<Type> stated;
     if (accept(':')) stated = parse_type();
@@ -157,26 +186,29 @@ class Parser {
         accept(',');
       }
     builder_.set_origin(graph_.add_origin({op_name, ""}));
-    Value v = append(*op, std::move(operands), std::move(attrs), stated);
-    define(name, v);
+    Value v = -1;
+    try {
+      v = append(*op, std::move(operands), std::move(attrs), stated);
+    } catch (const Error& error) {
+      fail(where(start), error.what());
+    }
+    define(name, v, start);
     if (!stated) return;
     const Type& type = graph_.type(v);
-    require(type.dtype == stated->dtype && type.shape == stated->shape, where(), op_name, ": type is ",
+    require(type.dtype == stated->dtype && type.shape == stated->shape, where(start), op_name, ": type is ",
             name_of(type.dtype), str(type.shape), ", the text says ", name_of(stated->dtype), str(stated->shape));
     graph_[v].type.order = stated->order;
   }
   Value append(Op op, std::vector<Value> operands, Attrs attrs, const std::optional<Type>& stated) {
-    if (op != Op::constant && op != Op::extent && op != Op::iota) {
-      try {
-        return builder_.op(op, std::move(operands), std::move(attrs));
-      } catch (const Error& error) {
-        fail(where(), error.what());
-      }
-    }
+    if (op != Op::constant && op != Op::extent && op != Op::iota)
+      return builder_.op(op, std::move(operands), std::move(attrs));
     DType dtype = stated ? stated->dtype : DType::f32;
     Node source{op, {}, std::move(attrs), {dtype, {}, {}}, -1};
-    if (op == Op::iota) return builder_.iota(source.sizes("size").at(0));
-    if (op == Op::extent) return builder_.extent(source.sizes("size").at(0), dtype);
+    if (op != Op::constant) {
+      require(source.sizes("size").size() == 1, name_of(op), ": attribute 'size' must hold one size");
+      const Size& size = source.sizes("size")[0];
+      return op == Op::iota ? builder_.iota(size) : builder_.extent(size, dtype);
+    }
     return builder_.constant(source.number("value"), dtype, source.has("runtime"));
   }
   void output() {
@@ -187,6 +219,8 @@ class Parser {
     }
     Value v = lookup(value_name());
     Order order = parse_order();
+    require(is_order(order, graph_.type(v).rank()), where(), "memory order does not name each of ",
+            graph_.type(v).rank(), " dimensions once");
     bool differentiable = true;
     if (at_ < text_.size() && text_[at_] == '!') ++at_, differentiable = false;
     builder_.output(v, order, differentiable, name);

@@ -1,5 +1,6 @@
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "ir/ir.h"
 
@@ -12,7 +13,7 @@ std::string number(double value) {
   char buffer[40];
   for (int digits : {6, 9, 17}) {  // the shortest of these that reads back exactly
     std::snprintf(buffer, sizeof buffer, "%.*g", digits, value);
-    if (std::stod(buffer) == value) break;
+    if (std::strtod(buffer, nullptr) == value) break;
   }
   std::string text = buffer;
   return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
@@ -22,7 +23,14 @@ std::string attribute(const Attr& attr) {
   struct Visitor {
     std::string operator()(int64_t v) const { return std::to_string(v); }
     std::string operator()(double v) const { return number(v); }
-    std::string operator()(const std::string& v) const { return '"' + v + '"'; }
+    std::string operator()(const std::string& v) const {
+      std::string text = "\"";
+      for (char c : v) {
+        if (c == '"' || c == '\\') text += '\\';
+        text += c == '\n' ? "\\n" : std::string(1, c);
+      }
+      return text + '"';
+    }
     std::string operator()(DType v) const { return name_of(v); }
     std::string operator()(const Ints& v) const {
       std::string text = "(";

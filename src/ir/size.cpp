@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 
 #include "ir/error.h"
 
@@ -19,10 +20,14 @@ int64_t floor_divide(int64_t a, int64_t b) {
 
 int64_t apply(int call, int64_t a, int64_t b) {
   switch (call) {
-    case floordiv_call: return floor_divide(a, b);
-    case mod_call: return a - floor_divide(a, b) * b;
-    case min_call: return std::min(a, b);
-    default: return std::max(a, b);
+    case floordiv_call:
+      return floor_divide(a, b);
+    case mod_call:
+      return a - floor_divide(a, b) * b;
+    case min_call:
+      return std::min(a, b);
+    default:
+      return std::max(a, b);
   }
 }
 }  // namespace
@@ -46,9 +51,12 @@ void Size::normalise() {
     bool negative = coefficient < 0 && !text_.empty();
     if (!text_.empty()) text_ += negative ? " - " : " + ";
     int64_t shown = negative ? -coefficient : coefficient;
-    if (monomial.empty()) text_ += std::to_string(shown);
-    else if (shown == 1) text_ += monomial;
-    else text_ += std::to_string(shown) + "*" + monomial;
+    if (monomial.empty())
+      text_ += std::to_string(shown);
+    else if (shown == 1)
+      text_ += monomial;
+    else
+      text_ += std::to_string(shown) + "*" + monomial;
   };
   for (const auto& [monomial, term] : terms_)
     if (!monomial.empty()) append(monomial, term.coefficient);
@@ -177,10 +185,17 @@ Size Size::substitute(const std::string& symbol, const Size& by) const {
       }
       Size a = f->a.substitute(symbol, by), b = f->b.substitute(symbol, by);
       switch (f->call) {
-        case floordiv_call: value = value * floordiv(a, b); break;
-        case mod_call: value = value * mod(a, b); break;
-        case min_call: value = value * min(a, b); break;
-        default: value = value * max(a, b);
+        case floordiv_call:
+          value = value * floordiv(a, b);
+          break;
+        case mod_call:
+          value = value * mod(a, b);
+          break;
+        case min_call:
+          value = value * min(a, b);
+          break;
+        default:
+          value = value * max(a, b);
       }
     }
     total = total + value;
@@ -191,8 +206,10 @@ Size Size::substitute(const std::string& symbol, const Size& by) const {
 void Size::collect_symbols(std::set<std::string>& into) const {
   for (const auto& [monomial, term] : terms_)
     for (const auto& f : term.factors) {
-      if (f->call == no_call) into.insert(f->name);
-      else f->a.collect_symbols(into), f->b.collect_symbols(into);
+      if (f->call == no_call)
+        into.insert(f->name);
+      else
+        f->a.collect_symbols(into), f->b.collect_symbols(into);
     }
 }
 
@@ -253,7 +270,10 @@ class SizeParser {
     size_t start = at_;
     if (std::isdigit(static_cast<unsigned char>(c))) {
       while (at_ < text_.size() && std::isdigit(static_cast<unsigned char>(text_[at_]))) ++at_;
-      return std::stoll(std::string(text_.substr(start, at_ - start)));
+      int64_t value = 0;
+      auto result = std::from_chars(text_.data() + start, text_.data() + at_, value);
+      require(result.ec == std::errc(), "size '", text_, "': the number is too large");
+      return value;
     }
     require(std::isalpha(static_cast<unsigned char>(c)) || c == '_', "size '", text_, "': a number or symbol expected");
     while (at_ < text_.size() && (std::isalnum(static_cast<unsigned char>(text_[at_])) || text_[at_] == '_')) ++at_;
@@ -310,11 +330,20 @@ int64_t SizeProgram::run(const int64_t* symbols) const {
   for (const Instruction& i : code_) {
     require(top < 62, "size expression too deep");
     switch (i.op) {
-      case push_constant: stack[top++] = i.argument; break;
-      case push_symbol: stack[top++] = symbols[i.argument]; break;
-      case code_add: --top, stack[top - 1] += stack[top]; break;
-      case code_mul: --top, stack[top - 1] *= stack[top]; break;
-      default: --top, stack[top - 1] = apply(i.op - code_call, stack[top - 1], stack[top]);
+      case push_constant:
+        stack[top++] = i.argument;
+        break;
+      case push_symbol:
+        stack[top++] = symbols[i.argument];
+        break;
+      case code_add:
+        --top, stack[top - 1] += stack[top];
+        break;
+      case code_mul:
+        --top, stack[top - 1] *= stack[top];
+        break;
+      default:
+        --top, stack[top - 1] = apply(i.op - code_call, stack[top - 1], stack[top]);
     }
   }
   return stack[0];

@@ -14,17 +14,20 @@ void verify(const Graph& graph) {
       require(v >= 0 && v < static_cast<Value>(i), "%", i, " = ", row.name, ": operand %", v,
               " is not defined before its use");
     require(count >= row.min_operands && count <= row.max_operands, at(), "has ", count, " operands");
-    require(node.type.order.empty() || static_cast<int>(node.type.order.size()) == node.type.rank(), at(),
-            "memory order has ", node.type.order.size(), " dimensions, the value ", node.type.rank());
+    require(is_order(node.type.order, node.type.rank()), at(), "memory order does not name each of ", node.type.rank(),
+            " dimensions once");
     if (node.kind() == Kind::source) continue;
     Attrs attrs = node.attrs;
     Type type = infer_type(builder, node.op, node.operands, attrs);
     require(type.dtype == node.type.dtype, at(), "is ", name_of(node.type.dtype), ", should be ", name_of(type.dtype));
     require(type.shape == node.type.shape, at(), "has shape ", str(node.type.shape), ", should be ", str(type.shape));
   }
-  for (const Output& output : graph.outputs)
+  for (const Output& output : graph.outputs) {
     require(output.value >= 0 && output.value < static_cast<Value>(graph.nodes.size()), "output %", output.value,
             " does not exist");
+    require(is_order(output.order, graph.type(output.value).rank()), "output %", output.value,
+            ": memory order does not name each of ", graph.type(output.value).rank(), " dimensions once");
+  }
 }
 
 }  // namespace fusewright

@@ -13,11 +13,12 @@ struct Args {
   void* rows;             // while a reduction is split: the state of each row,
   void* partial;          // its partial sums,
   i64 splits;             // and how many of them there are
+  i64 block;              // neighbouring columns that a column kernel reduces together, at most `lanes`
 };
 
-constexpr int chunk = 1024;        // elements of a line that are handled at once: its buffers stay in the L1 cache
-constexpr int lanes = 128;         // neighbouring columns that one column kernel reduces together
-constexpr int flush_every = 256;   // rows that are added in float before the sum moves to double
+constexpr int chunk = 1024;       // elements of a line that are handled at once: its buffers stay in the L1 cache
+constexpr int lanes = 1024;       // room for that many columns
+constexpr int flush_every = 256;  // rows that are added in float before the sum moves to double
 
 FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
 FW_FN i64 max_of(i64 a, i64 b) { return a > b ? a : b; }
@@ -41,6 +42,17 @@ FW_FN void advance(const i64* sizes, const int* axes, i64* coordinate) {
   }
 }
 
+// Coordinates of the line that element `begin` lies on, and its position there. Most calls begin at 0.
+template <int COUNT>
+FW_FN i64 start(const i64* sizes, const int* axes, i64 begin, i64 inner, i64* coordinate) {
+  if (begin == 0) {
+    for (int k = 0; k < COUNT; ++k) coordinate[axes[k]] = 0;
+    return 0;
+  }
+  decode<COUNT>(sizes, axes, begin / inner, coordinate);
+  return begin % inner;
+}
+
 // offset[operand] = base[operand] + sum over axes of coordinate * stride
 template <int COUNT, int OPERANDS, int AXES>
 FW_FN void offsets(const i64* strides, const int* axes, const i64* coordinate, const i64* base, i64* offset) {
@@ -58,8 +70,8 @@ FW_FN i64 extent(const i64* sizes, const int* axes) {
   return product;
 }
 
-// A line as the inner loop wants it: neighbours in memory. Other strides (a transposed or expanded tensor, a gradient of
-// any layout) go through a buffer.
+// A line as the inner loop wants it: neighbours in memory. Other strides (a transposed or expanded tensor, a gradient
+// of any layout) go through a buffer.
 template <class T>
 FW_FN const T* line_in(const T* from, i64 stride, int n, T* buffer) {
   if (stride == 1) return from;

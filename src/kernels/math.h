@@ -264,9 +264,9 @@ FW_FN float exp_tail(float r) {
   return poly(r, 0x1.fffffep-2f, 0x1.5554bp-3f, 0x1.55572cp-5f, 0x1.1227bcp-7f, 0x1.6b5a84p-10f);
 }
 FW_FN double exp_tail(double r) {
-  return poly(r, 0x1.p-1, 0x1.5555555555559p-3, 0x1.5555555555551p-5, 0x1.111111110f64bp-7,
-              0x1.6c16c16c18e4ap-10, 0x1.a01a01b00a393p-13, 0x1.a01a01970d442p-16, 0x1.71ddf7f876f3bp-19,
-              0x1.27e50040e3e6p-22, 0x1.af5f5d8839245p-26, 0x1.1f370200db0f1p-29);
+  return poly(r, 0x1.p-1, 0x1.5555555555559p-3, 0x1.5555555555551p-5, 0x1.111111110f64bp-7, 0x1.6c16c16c18e4ap-10,
+              0x1.a01a01b00a393p-13, 0x1.a01a01970d442p-16, 0x1.71ddf7f876f3bp-19, 0x1.27e50040e3e6p-22,
+              0x1.af5f5d8839245p-26, 0x1.1f370200db0f1p-29);
 }
 
 // A value p * 2^n, not yet put together so that a factor can join before the result becomes denormal.
@@ -336,7 +336,7 @@ FW_FN T expm1(T x) {
   T c = x > ieee<T>::expm1_max ? ieee<T>::expm1_max : x;
   c = c < ieee<T>::expm1_min ? ieee<T>::expm1_min : c;
   const T half_result = expm1_of(exp_reduce(c, T(ieee<T>::bias - 1)), T(0.5)).hi;  // 2^n may overflow
-  return abs(x) < T(0x1p-64) ? x : 2 * half_result;  // half a denormal is not exact
+  return abs(x) < T(0x1p-64) ? x : 2 * half_result;                                // half a denormal is not exact
 }
 
 // Near 1 / d for 1 <= d <= 2. In float without the divider, which serves all lanes in turn.
@@ -381,16 +381,15 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
 
 // log(1 + f) = f + f^2 log_tail(f) for sqrt(1/2) <= 1 + f <= sqrt(2)
 FW_FN float log_tail(float f) {
-  return poly(f, -0x1.fffff8p-2f, 0x1.55555p-2f, -0x1.00043p-2f, 0x1.99a3dcp-3f, -0x1.5425fcp-3f,
-              0x1.2274d2p-3f, -0x1.0f45b8p-3f, 0x1.08317ep-3f, -0x1.37abe6p-4f);
+  return poly(f, -0x1.fffff8p-2f, 0x1.55555p-2f, -0x1.00043p-2f, 0x1.99a3dcp-3f, -0x1.5425fcp-3f, 0x1.2274d2p-3f,
+              -0x1.0f45b8p-3f, 0x1.08317ep-3f, -0x1.37abe6p-4f);
 }
 FW_FN double log_tail(double f) {
-  return poly(f, -0x1.p-1, 0x1.555555555556bp-2, -0x1.ffffffffffe7bp-3, 0x1.9999999994d56p-3,
-              -0x1.555555556b2ep-3, 0x1.249249275fa43p-3, -0x1.fffffff38e21fp-4, 0x1.c71c702d48f2ep-4,
-              -0x1.99999aa744038p-4, 0x1.745d58ebe28d4p-4, -0x1.555575d318276p-4, 0x1.3b0d761aa9c4dp-4,
-              -0x1.24895d4d5035fp-4, 0x1.116a327ce8d6dp-4, -0x1.00ceef198c61ep-4, 0x1.dc9309d9a94fap-5,
-              -0x1.b4655a1981781p-5, 0x1.bbcc2a02f0104p-5, -0x1.01061e8e5b9d4p-4, 0x1.d2599a227f738p-5,
-              -0x1.8d28087ffefcbp-6);
+  return poly(f, -0x1.p-1, 0x1.555555555556bp-2, -0x1.ffffffffffe7bp-3, 0x1.9999999994d56p-3, -0x1.555555556b2ep-3,
+              0x1.249249275fa43p-3, -0x1.fffffff38e21fp-4, 0x1.c71c702d48f2ep-4, -0x1.99999aa744038p-4,
+              0x1.745d58ebe28d4p-4, -0x1.555575d318276p-4, 0x1.3b0d761aa9c4dp-4, -0x1.24895d4d5035fp-4,
+              0x1.116a327ce8d6dp-4, -0x1.00ceef198c61ep-4, 0x1.dc9309d9a94fap-5, -0x1.b4655a1981781p-5,
+              0x1.bbcc2a02f0104p-5, -0x1.01061e8e5b9d4p-4, 0x1.d2599a227f738p-5, -0x1.8d28087ffefcbp-6);
 }
 
 // x = 2^e (1 + f) with f as above.
@@ -450,8 +449,8 @@ FW_FN T log1p(T x) {
 
 // erf(a) = 1 - e^-(a + a erf_exponent(a)) for 0 <= a < 3.93
 FW_FN float erf_exponent(float a) {
-  return poly(a, 0x1.06eba8p-3f, 0x1.45f3p-1f, 0x1.a4f8cp-4f, -0x1.39b752p-6f, -0x1.640a9ap-13f,
-              0x1.b75828p-10f, -0x1.4e3d62p-11f, 0x1.f2aefcp-14f, -0x1.3b187ep-17f);
+  return poly(a, 0x1.06eba8p-3f, 0x1.45f3p-1f, 0x1.a4f8cp-4f, -0x1.39b752p-6f, -0x1.640a9ap-13f, 0x1.b75828p-10f,
+              -0x1.4e3d62p-11f, 0x1.f2aefcp-14f, -0x1.3b187ep-17f);
 }
 // erf(x) = x + x erf_small(x^2) for |x| <= 0.5 (float), 1 (double)
 FW_FN float erf_small(float u) {
@@ -464,8 +463,8 @@ FW_FN double erf_small(double u) {
 }
 // (a + 2) e^(a^2) erfc(a) = erfcx_hi + erfcx_lo + t erfcx_rest(t), t = (a - 2) / (a + 2), for a >= 0.5
 FW_FN float erfcx_rest(float t) {
-  return poly(t, -0x1.5fd386p-1f, 0x1.1e2de4p-2f, -0x1.2a8aeep-5f, -0x1.605dbap-6f, 0x1.a96a82p-8f,
-              0x1.90b77ep-9f, -0x1.d2b5ecp-11f, -0x1.1f8552p-11f, 0x1.ef398cp-14f);
+  return poly(t, -0x1.5fd386p-1f, 0x1.1e2de4p-2f, -0x1.2a8aeep-5f, -0x1.605dbap-6f, 0x1.a96a82p-8f, 0x1.90b77ep-9f,
+              -0x1.d2b5ecp-11f, -0x1.1f8552p-11f, 0x1.ef398cp-14f);
 }
 FW_FN double erfcx_rest(double t) {
   return poly(t, -0x1.5fd386754eff8p-1, 0x1.1e2deea6b11abp-2, -0x1.2a88e6107dd9ap-5, -0x1.606e41553c54ap-6,
@@ -515,8 +514,8 @@ FW_FN double erf(double x) {
 
 // atan(t) = t + t^3 atan_tail(t^2) for |t| <= 1
 FW_FN float atan_tail(float u) {
-  return poly(u, -0x1.55554p-2f, 0x1.999268p-3f, -0x1.24265cp-3f, 0x1.c0cc28p-4f, -0x1.58ca02p-4f,
-              0x1.dcd004p-5f, -0x1.017118p-5f, 0x1.6a097ep-7f, -0x1.de0e9p-10f);
+  return poly(u, -0x1.55554p-2f, 0x1.999268p-3f, -0x1.24265cp-3f, 0x1.c0cc28p-4f, -0x1.58ca02p-4f, 0x1.dcd004p-5f,
+              -0x1.017118p-5f, 0x1.6a097ep-7f, -0x1.de0e9p-10f);
 }
 FW_FN double atan_tail(double u) {
   return poly(u, -0x1.555555555554ep-2, 0x1.9999999998db7p-3, -0x1.249249245c73bp-3, 0x1.c71c71b78f045p-4,
@@ -544,12 +543,8 @@ FW_FN double cos(double x) { return ::cos(x); }
 #else
 // sin(r) = r + r^3 sin_tail(r^2), cos(r) = 1 - r^2 / 2 + r^4 cos_tail(r^2) for |r| <= 1 (float), 0.81
 // (double)
-FW_FN float sin_tail(float u) {
-  return poly(u, -0x1.555556p-3f, 0x1.11114p-7f, -0x1.a0216cp-13f, 0x1.6e27bcp-19f);
-}
-FW_FN float cos_tail(float u) {
-  return poly(u, 0x1.555556p-5f, -0x1.6c1718p-10f, 0x1.a02fe4p-16f, -0x1.271444p-22f);
-}
+FW_FN float sin_tail(float u) { return poly(u, -0x1.555556p-3f, 0x1.11114p-7f, -0x1.a0216cp-13f, 0x1.6e27bcp-19f); }
+FW_FN float cos_tail(float u) { return poly(u, 0x1.555556p-5f, -0x1.6c1718p-10f, 0x1.a02fe4p-16f, -0x1.271444p-22f); }
 FW_FN double sin_tail(double u) {
   return poly(u, -0x1.5555555555541p-3, 0x1.111111110ec4ep-7, -0x1.a01a019a8cd1ep-13, 0x1.71de342805b0ep-19,
               -0x1.ae5d612502b1cp-26, 0x1.5d47f9a619e25p-33);
@@ -675,16 +670,30 @@ FW_FN T pow_or_special(T x, T y, T magnitude) {
   const bool one = x == 1 || y == 0 || (x == -1 && abs(y) == infinity<T>());
   return one ? T(1) : r;
 }
-FW_FN float pow(float x, float y) {
+// The tails of exp and log as far as a float needs them: to 32 and 35 bits.
+FW_FN double exp_tail_short(double r) {
+  return poly(r, 0x1.00000026c3p-1, 0x1.555554ff2b84ep-3, 0x1.5554af9b1ec1bp-5, 0x1.111171bbba99ap-7,
+              0x1.6d7349f49c03cp-10, 0x1.a054e366527ecp-13);
+}
+FW_FN double log_tail_short(double f) {
+  return poly(f, -0x1.00000001da521p-1, 0x1.555555cf52ba1p-2, -0x1.fffff90a986edp-3, 0x1.999910edaebdfp-3,
+              -0x1.5556b4af7a43ep-3, 0x1.24abbd3bc099dp-3, -0x1.ffe48db7d16f8p-4, 0x1.c2f462d0e851cp-4,
+              -0x1.96a39befac797p-4, 0x1.9a3cb0b99d3b6p-4, -0x1.944589b935c83p-4, 0x1.b6c6efb3f3495p-5);
+}
+FW_FN float pow(float x, float y) {  // 2^(y log2(x)) in double, where denormal floats are normal
   using D = ieee<double>;
-  const double a = abs(x);  // denormal floats are normal doubles
-  const decomposed<double> d = decompose(a);
-  const double tail = d.f * log_tail(d.f);
+  const double a = abs(x);
+  const decomposed<double> d = decompose_normal(a, double(D::bias));
+  const double tail = d.f * log_tail_short(d.f);
   double l = d.e + mad(d.f, mad(tail, D::log2e, D::log2e_less_1), d.f);
   l = a > 0 ? l : -infinity<double>();
   l = a < infinity<double>() ? l : infinity<double>();
-  const double p = clamp(y * l, D::exp2_range);
-  return pow_or_special(x, y, static_cast<float>(value_of(exp2_parts(p, 0.0))));
+  const double p = clamp(y * l, 200.0);  // beyond: 0 and infinity
+  constexpr double shifter = D::shifter + D::bias;
+  const double t = p + shifter;
+  const double r = (p - (t - shifter)) * D::ln2;
+  const double e = mad(mad(exp_tail_short(r), r, 1.0), r, 1.0) * float_of(bits_of(t) << D::mantissa);
+  return pow_or_special(x, y, static_cast<float>(e));
 }
 
 FW_FN pair<double> sum(double a, double b) {  // for |a| >= |b|, or a = 0
@@ -739,9 +748,7 @@ FW_FN float fmod(float x, float y) { return ::fmodf(x, y); }
 FW_FN double fmod(double x, double y) { return ::fmod(x, y); }
 #else
 // A step takes 51 bits off the quotient of at most 277 bits, exactly.
-FW_FN double fmod_step(double rest, double y, double inverse) {
-  return residual(rest, round(rest * inverse), y);
-}
+FW_FN double fmod_step(double rest, double y, double inverse) { return residual(rest, round(rest * inverse), y); }
 FW_FN float fmod(float x, float y) {
   const double b = abs(y), inverse = 1 / b;
   double r = abs(x);

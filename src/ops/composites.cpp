@@ -120,9 +120,7 @@ Expr mean_of(Expr x, const Ints& dims, bool keepdim) {
   return x.sum(dims, keepdim) / Expr{x.b, x.b->extent(count_of(x, dims), x.dtype())};
 }
 
-Expr mean(const Context& c) {
-  return mean_of(widen(c.x()), reduced_dims(c), c.flag("keepdim")).cast(c.x().dtype());
-}
+Expr mean(const Context& c) { return mean_of(widen(c.x()), reduced_dims(c), c.flag("keepdim")).cast(c.x().dtype()); }
 
 // Sum of squared distances from the mean, over max(0, n - correction).
 Expr variance_of(Expr x, const Ints& dims, bool keepdim, double correction) {
@@ -294,7 +292,9 @@ Expr linear(const Context& c) {
   Expr x = c.x();
   Shape out = x.shape();
   out.back() = c.args[1].dim(0);
-  Expr rows = x.rank() == 2 ? x : x.reshape({product(Shape(x.shape().begin(), x.shape().end() - 1)), x.dim(-1)});
+  Shape lead = x.shape();
+  lead.pop_back();
+  Expr rows = x.rank() == 2 ? x : x.reshape({product(lead), x.dim(-1)});
   Expr y = {&b, b.op(Op::matmul, {rows.v, b.permute(c.args[1].v, {1, 0})})};
   if (x.rank() != 2) y = y.reshape(out);
   return c.args.size() == 3 ? y + c.args[2] : y;
@@ -314,9 +314,11 @@ Value expand_composite(Builder& builder, const Node& composite, const std::vecto
   switch (composite.op) {
 #define PRIMITIVE(name, kind, operands, cost, meaning)
 #define COMPOSITE(name, min_operands, max_operands, meaning) \
-  case Op::name: return name(c).v;
+  case Op::name:                                             \
+    return name(c).v;
 #include "ops/ops.def"
-    default: fail(name_of(composite.op), " is no composite");
+    default:
+      fail(name_of(composite.op), " is no composite");
   }
 }
 

@@ -3,7 +3,8 @@
 
 namespace fusewright {
 
-// Writes the expression that a composite stands for and returns its result. `operands` are values of the builder's graph.
+// Writes the expression that a composite stands for and returns its result. `operands` are values of the builder's
+// graph.
 Value expand_composite(Builder& builder, const Node& composite, const std::vector<Value>& operands);
 
 }  // namespace fusewright

@@ -35,23 +35,40 @@ void unary(Rule& r, Op op) {
   Expr x = r.operand(0), y = r.y(), g = r.g;
   r.to(0, [&]() -> Expr {
     switch (op) {
-      case Op::neg: return -g;                                               // -g
-      case Op::abs: return g * apply(Op::sign, x);                           // g sign(x): 0 at 0
-      case Op::exp: return g * y;                                            // g y
-      case Op::expm1: return g * (y + 1.0);                                  // g (y + 1)
-      case Op::log: return g / x;                                            // g / x
-      case Op::log1p: return g / (x + 1.0);                                  // g / (1 + x)
-      case Op::erf: return g * (exp(-square(x)) * (2.0 / std::sqrt(M_PI)));  // g 2/sqrt(pi) e^(-x^2)
-      case Op::tanh: return g * (1.0 - square(y));                           // g (1 - y^2)
-      case Op::sigmoid: return g * ((1.0 - y) * y);                          // g (1 - y) y
-      case Op::sin: return g * apply(Op::cos, x);                            // g cos(x)
-      case Op::cos: return -(g * apply(Op::sin, x));                         // -g sin(x)
-      case Op::sqrt: return g / (y * 2.0);                                   // g / (2 y)
-      case Op::rsqrt: return g * (y * square(y) * -0.5);                     // -g y^3 / 2
-      case Op::reciprocal: return -(g * square(y));                          // -g y^2
-      case Op::square: return g * (x * 2.0);                                 // 2 g x
-      case Op::cast: return g.cast(x.dtype());                               // g
-      default: fail(name_of(op), ": no derivative rule");
+      case Op::neg:
+        return -g;  // -g
+      case Op::abs:
+        return g * apply(Op::sign, x);  // g sign(x): 0 at 0
+      case Op::exp:
+        return g * y;  // g y
+      case Op::expm1:
+        return g * (y + 1.0);  // g (y + 1)
+      case Op::log:
+        return g / x;  // g / x
+      case Op::log1p:
+        return g / (x + 1.0);  // g / (1 + x)
+      case Op::erf:
+        return g * (exp(-square(x)) * (2.0 / std::sqrt(M_PI)));  // g 2/sqrt(pi) e^(-x^2)
+      case Op::tanh:
+        return g * (1.0 - square(y));  // g (1 - y^2)
+      case Op::sigmoid:
+        return g * ((1.0 - y) * y);  // g (1 - y) y
+      case Op::sin:
+        return g * apply(Op::cos, x);  // g cos(x)
+      case Op::cos:
+        return -(g * apply(Op::sin, x));  // -g sin(x)
+      case Op::sqrt:
+        return g / (y * 2.0);  // g / (2 y)
+      case Op::rsqrt:
+        return g * (y * square(y) * -0.5);  // -g y^3 / 2
+      case Op::reciprocal:
+        return -(g * square(y));  // -g y^2
+      case Op::square:
+        return g * (x * 2.0);  // 2 g x
+      case Op::cast:
+        return g.cast(x.dtype());  // g
+      default:
+        fail(name_of(op), ": no derivative rule");
     }
   });
 }
@@ -59,9 +76,7 @@ void unary(Rule& r, Op op) {
 void binary(Rule& r, Op op) {
   Expr a = r.operand(0), b = r.operand(1), y = r.y(), g = r.g;
   // The half at a tie and NaN's both are PyTorch's: where(a == b, g / 2, g), then 0 where the other one won.
-  auto extremum = [&](Expr lost) {
-    return select(lost, zero_like(g), select(apply(Op::eq, a, b), g * 0.5, g));
-  };
+  auto extremum = [&](Expr lost) { return select(lost, zero_like(g), select(apply(Op::eq, a, b), g * 0.5, g)); };
   switch (op) {
     case Op::add:  // g, g
       r.to(0, [&] { return g; });
@@ -80,9 +95,8 @@ void binary(Rule& r, Op op) {
       r.to(1, [&] { return -g * (y / b); });
       return;
     case Op::pow:  // g b a^(b - 1), 0 where b = 0;  g y log(a), 0 where a = 0 and b >= 0
-      r.to(0, [&] {
-        return select(apply(Op::eq, b, b.constant(0)), zero_like(g), g * (b * apply(Op::pow, a, b - 1.0)));
-      });
+      r.to(0,
+           [&] { return select(apply(Op::eq, b, b.constant(0)), zero_like(g), g * (b * apply(Op::pow, a, b - 1.0))); });
       r.to(1, [&] {
         Expr flat = apply(Op::logical_and, apply(Op::eq, a, a.constant(0)), b >= 0.0);
         return select(flat, zero_like(g), g * (y * apply(Op::log, a)));
@@ -96,7 +110,8 @@ void binary(Rule& r, Op op) {
       r.to(0, [&] { return extremum(a > b); });
       r.to(1, [&] { return extremum(a < b); });
       return;
-    default: fail(name_of(op), ": no derivative rule");
+    default:
+      fail(name_of(op), ": no derivative rule");
   }
 }
 
@@ -145,7 +160,8 @@ void reduce(Rule& r) {
       });
       return;
     }
-    default: fail(name_of(node.op), ": no derivative rule");
+    default:
+      fail(name_of(node.op), ": no derivative rule");
   }
 }
 
@@ -201,10 +217,26 @@ void movement(Rule& r) {
 
 bool has_zero_derivative(Op op) {
   switch (op) {
-    case Op::sign: case Op::floor: case Op::ceil: case Op::round: case Op::trunc: case Op::isnan: case Op::logical_not:
-    case Op::logical_and: case Op::logical_or: case Op::lt: case Op::le: case Op::gt: case Op::ge: case Op::eq:
-    case Op::ne: case Op::stop_gradient: case Op::max_pool_index: return true;
-    default: return false;
+    case Op::sign:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc:
+    case Op::isnan:
+    case Op::logical_not:
+    case Op::logical_and:
+    case Op::logical_or:
+    case Op::lt:
+    case Op::le:
+    case Op::gt:
+    case Op::ge:
+    case Op::eq:
+    case Op::ne:
+    case Op::stop_gradient:
+    case Op::max_pool_index:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -237,11 +269,20 @@ std::vector<Value> derivative(Builder& b, Value v, Value dL_dy, const std::vecto
         binary(rule, op);
       }
       break;
-    case Kind::reduce: reduce(rule); break;
-    case Kind::window: window(rule); break;
-    case Kind::contraction: contraction(rule); break;
-    case Kind::movement: movement(rule); break;
-    default: fail(name_of(op), ": no derivative rule");
+    case Kind::reduce:
+      reduce(rule);
+      break;
+    case Kind::window:
+      window(rule);
+      break;
+    case Kind::contraction:
+      contraction(rule);
+      break;
+    case Kind::movement:
+      movement(rule);
+      break;
+    default:
+      fail(name_of(op), ": no derivative rule");
   }
   return rule.result;
 }

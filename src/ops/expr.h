@@ -26,9 +26,9 @@ inline Expr apply(Op op, Expr a) { return {a.b, a.b->op(op, {a.v})}; }
 inline Expr apply(Op op, Expr a, Expr c) { return {a.b, a.b->op(op, {a.v, c.v})}; }
 inline Expr select(Expr condition, Expr a, Expr c) { return {a.b, a.b->op(Op::select, {condition.v, a.v, c.v})}; }
 
-#define FUSEWRIGHT_BINARY(symbol, op)                                                          \
-  inline Expr operator symbol(Expr a, Expr c) { return apply(Op::op, a, c); }                  \
-  inline Expr operator symbol(Expr a, double c) { return apply(Op::op, a, a.constant(c)); }    \
+#define FUSEWRIGHT_BINARY(symbol, op)                                                       \
+  inline Expr operator symbol(Expr a, Expr c) { return apply(Op::op, a, c); }               \
+  inline Expr operator symbol(Expr a, double c) { return apply(Op::op, a, a.constant(c)); } \
   inline Expr operator symbol(double a, Expr c) { return apply(Op::op, c.constant(a), c); }
 FUSEWRIGHT_BINARY(+, add)
 FUSEWRIGHT_BINARY(-, sub)

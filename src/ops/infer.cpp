@@ -39,18 +39,45 @@ struct Inference {
 
 bool is_comparison(Op op) {
   switch (op) {
-    case Op::lt: case Op::le: case Op::gt: case Op::ge: case Op::eq: case Op::ne:
-    case Op::isnan: case Op::logical_and: case Op::logical_or: case Op::logical_not: return true;
-    default: return false;
+    case Op::lt:
+    case Op::le:
+    case Op::gt:
+    case Op::ge:
+    case Op::eq:
+    case Op::ne:
+    case Op::isnan:
+    case Op::logical_and:
+    case Op::logical_or:
+    case Op::logical_not:
+      return true;
+    default:
+      return false;
   }
 }
 
 bool needs_float(Op op) {
   switch (op) {
-    case Op::exp: case Op::expm1: case Op::log: case Op::log1p: case Op::erf: case Op::tanh: case Op::sigmoid:
-    case Op::sin: case Op::cos: case Op::sqrt: case Op::rsqrt: case Op::reciprocal: case Op::div: case Op::pow:
-    case Op::floor: case Op::ceil: case Op::round: case Op::trunc: return true;
-    default: return false;
+    case Op::exp:
+    case Op::expm1:
+    case Op::log:
+    case Op::log1p:
+    case Op::erf:
+    case Op::tanh:
+    case Op::sigmoid:
+    case Op::sin:
+    case Op::cos:
+    case Op::sqrt:
+    case Op::rsqrt:
+    case Op::reciprocal:
+    case Op::div:
+    case Op::pow:
+    case Op::floor:
+    case Op::ceil:
+    case Op::round:
+    case Op::trunc:
+      return true;
+    default:
+      return false;
   }
 }
 
@@ -90,12 +117,14 @@ Type infer_pointwise(Inference& in) {
 
 Type infer_reduce(Inference& in) {
   Ints dims = in.node().ints("dims");
+  int64_t rank = std::max(in.rank(0), 1);  // a number may be reduced over its "dimension 0", as in PyTorch
   for (int64_t& d : dims) {
-    in.check(d >= -in.rank(0) && d < std::max(in.rank(0), 1), "dimension ", d, " is out of range");
-    if (d < 0) d += in.rank(0);
+    in.check(d >= -rank && d < rank, "dimension ", d, " is out of range");
+    if (d < 0) d += rank;
   }
   std::sort(dims.begin(), dims.end());
   in.check(std::adjacent_find(dims.begin(), dims.end()) == dims.end(), "a dimension is named twice");
+  if (in.rank(0) == 0) dims.clear();
   in.attrs["dims"] = dims;
   bool index = in.op == Op::argmax || in.op == Op::argmin;
   if (index) in.check(dims.size() == 1, "takes one dimension");
@@ -103,8 +132,10 @@ Type infer_reduce(Inference& in) {
   Shape shape;
   for (int d = 0; d < in.rank(0); ++d) {
     bool reduced = std::find(dims.begin(), dims.end(), d) != dims.end();
-    if (!reduced) shape.push_back(in.shape(0)[static_cast<size_t>(d)]);
-    else if (keepdim) shape.push_back(1);
+    if (!reduced)
+      shape.push_back(in.shape(0)[static_cast<size_t>(d)]);
+    else if (keepdim)
+      shape.push_back(1);
   }
   return {index ? DType::i64 : in.dtype(0), shape, {}};
 }
@@ -128,11 +159,17 @@ Type infer_window(Inference& in) {
            "window attributes differ in length");
   for (size_t i = 0; i < space; ++i) {
     in.check(kernel[i] > 0 && node.ints("stride")[i] > 0, "kernel and stride must be positive");
+    in.check(node.ints("padding")[i] >= 0, "padding must not be negative");
     in.check(node.ints("padding")[i] * 2 <= kernel[i], "padding is larger than half the kernel");
+    in.check(average || node.ints("dilation")[i] > 0, "dilation must be positive");
   }
   if (in.op == Op::max_pool_grad || in.op == Op::avg_pool_grad) {
-    Shape shape = node.sizes("input_sizes");
-    return {in.dtype(0), shape, {}};
+    in.check(static_cast<int>(node.sizes("input_sizes").size()) == in.rank(0), "input_sizes have another rank");
+    if (in.op == Op::max_pool_grad) {
+      in.check(in.rank(1) == in.rank(0), "gradient and index differ in rank");
+      for (size_t d = 0; d < in.shape(0).size(); ++d) in.builder.unify(in.shape(0)[d], in.shape(1)[d], in.what());
+    }
+    return {in.dtype(0), node.sizes("input_sizes"), {}};
   }
   Shape shape = in.shape(0);
   for (size_t i = 0; i < space; ++i) {
@@ -163,7 +200,8 @@ Type infer_matmul(Inference& in) {
 Type infer_conv(Inference& in) {
   Node node = in.node();
   int space = in.rank(0) - 2;
-  in.check(space >= 1 && space <= 3 && in.rank(1) == in.rank(0), "needs 1 to 3 spatial dimensions and a matching weight");
+  in.check(space >= 1 && space <= 3 && in.rank(1) == in.rank(0),
+           "needs 1 to 3 spatial dimensions and a matching weight");
   in.check(in.dtype(0) == in.dtype(1) && is_float(in.dtype(0)), "operands need one floating type");
   int64_t groups = node.integer("groups");
   bool transposed = node.integer("transposed") != 0;
@@ -181,7 +219,8 @@ Type infer_conv(Inference& in) {
     in.check(stride > 0 && dilation > 0 && padding >= 0, "stride and dilation must be positive");
     int64_t reach = dilation * (kernel - 1);
     if (transposed)
-      shape.push_back((x(d + 2) - Size(1)) * Size(stride) + Size(reach + 1 + node.ints("output_padding")[i] - 2 * padding));
+      shape.push_back((x(d + 2) - Size(1)) * Size(stride) +
+                      Size(reach + 1 + node.ints("output_padding")[i] - 2 * padding));
     else
       shape.push_back(Size::floordiv(x(d + 2) + Size(2 * padding - reach - 1), stride) + Size(1));
     in.check(in.graph().hint(shape.back()) > 0, "kernel is larger than the padded input");
@@ -204,9 +243,12 @@ Shape symbolic_reshape(Inference& in, const Shape& target) {
     if (i < rank) have = hint(operand(i++));
     if (k < target.size()) want = hint(target[k++]);
     while (have != want) {
-      if (have < want && i < rank) have *= hint(operand(i++));
-      else if (want < have && k < target.size()) want *= hint(target[k++]);
-      else in.check(false, "cannot become ", str(target));
+      if (have < want && i < rank)
+        have *= hint(operand(i++));
+      else if (want < have && k < target.size())
+        want *= hint(target[k++]);
+      else
+        in.check(false, "cannot become ", str(target));
     }
     size_t n_in = i - i0, n_out = k - k0;
     if (n_out == 0) {  // trailing ones of the operand disappear
@@ -273,8 +315,10 @@ Type infer_movement(Inference& in) {
     for (int d = 0; d < in.rank(0); ++d) {
       Size& size = target[static_cast<size_t>(d + extra)];
       const Size& own = in.shape(0)[static_cast<size_t>(d)];
-      if (in.graph().hint(own) == in.graph().hint(size)) size = own;  // not repeated
-      else in.builder.unify(own, 1, in.what());
+      if (in.graph().hint(own) == in.graph().hint(size))
+        size = own;  // not repeated
+      else
+        in.builder.unify(own, 1, in.what());
     }
   }
   in.attrs["sizes"] = target;
@@ -284,10 +328,26 @@ Type infer_movement(Inference& in) {
 // Composites have the type of the expression they stand for; only what decompose cannot know better is checked here.
 Type infer_composite(Inference& in) {
   Node node = in.node();
+  // Optional operands: `has_weight` and `has_bias` say which of them stand there.
+  auto expect_affine = [&](size_t first) {
+    auto flag = [&](const char* name) { return node.has(name) && node.integer(name) != 0 ? size_t{1} : size_t{0}; };
+    in.check(in.operands.size() == first + flag("has_weight") + flag("has_bias"), "has ", in.operands.size(),
+             " operands, but has_weight and has_bias say ", first + flag("has_weight") + flag("has_bias"));
+  };
+  auto expect_vectors = [&](size_t first) {
+    for (size_t i = first; i < in.operands.size(); ++i)
+      in.check(in.rank(static_cast<int>(i)) == 1, "operand ", i, " must be a vector");
+  };
   auto with = [&](const Shape& shape) { return Type{in.dtype(0), shape, {}}; };
   switch (in.op) {
-    case Op::mean: case Op::var: case Op::logsumexp: case Op::argmax: case Op::argmin: return infer_reduce(in);
-    case Op::softmax: case Op::log_softmax: {
+    case Op::mean:
+    case Op::var:
+    case Op::logsumexp:
+    case Op::argmax:
+    case Op::argmin:
+      return infer_reduce(in);
+    case Op::softmax:
+    case Op::log_softmax: {
       int64_t dim = node.integer("dim");
       in.check(dim >= -in.rank(0) && dim < std::max(in.rank(0), 1), "dimension ", dim, " is out of range");
       return with(in.shape(0));
@@ -295,6 +355,8 @@ Type infer_composite(Inference& in) {
     case Op::group_norm: {
       int64_t groups = node.integer("groups");
       in.check(in.rank(0) >= 2, "needs at least 2 dimensions");
+      expect_affine(1);
+      expect_vectors(1);
       int64_t channels = in.graph().hint(in.shape(0)[1]);
       in.check(groups > 0 && channels % groups == 0, channels, " channels do not divide into ", groups, " groups");
       Size part = Size::floordiv(in.shape(0)[1], groups);
@@ -302,31 +364,43 @@ Type infer_composite(Inference& in) {
         part = Size::symbol(in.builder.graph().fresh_symbol("g", channels / groups));
         in.builder.unify(in.shape(0)[1], part * Size(groups), in.what());
       }
-      for (int i = 1; i < static_cast<int>(in.operands.size()); ++i) in.builder.unify(in.shape(i)[0], in.shape(0)[1], in.what());
+      for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
+        in.builder.unify(in.shape(i)[0], in.shape(0)[1], in.what());
       return with(in.shape(0));
     }
-    case Op::layer_norm: case Op::rms_norm: {
+    case Op::layer_norm:
+    case Op::rms_norm: {
       int64_t axes = node.integer("axes");
       in.check(axes >= 1 && axes <= in.rank(0), "normalises ", axes, " dimensions");
+      expect_affine(1);
+      for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
+        in.check(in.rank(i) == axes, "operand ", i, " needs ", axes, " dimensions");
       for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
         for (int64_t d = 0; d < axes; ++d)
           in.builder.unify(in.shape(i)[static_cast<size_t>(d)], in.shape(0)[static_cast<size_t>(in.rank(0) - axes + d)],
                            in.what());
       return with(in.shape(0));
     }
-    case Op::batch_norm: case Op::batch_norm_inference:
+    case Op::batch_norm:
+    case Op::batch_norm_inference:
       in.check(in.rank(0) >= 2, "needs at least 2 dimensions");
-      for (int i = 1; i < static_cast<int>(in.operands.size()); ++i) in.builder.unify(in.shape(i)[0], in.shape(0)[1], in.what());
+      expect_affine(in.op == Op::batch_norm ? 1 : 3);
+      expect_vectors(1);
+      for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
+        in.builder.unify(in.shape(i)[0], in.shape(0)[1], in.what());
       return with(in.shape(0));
-    case Op::batch_norm_running_mean: case Op::batch_norm_running_var:
+    case Op::batch_norm_running_mean:
+    case Op::batch_norm_running_var:
       in.check(in.rank(0) >= 2, "needs at least 2 dimensions");
+      expect_vectors(1);
       in.builder.unify(in.shape(1)[0], in.shape(0)[1], in.what());
       return {in.dtype(1), in.shape(1), {}};
     case Op::linear: {
       in.check(in.rank(0) >= 1 && in.rank(1) == 2, "needs a weight of rank 2");
       in.check(in.dtype(0) == in.dtype(1), "operands differ in type");
       in.builder.unify(in.shape(0).back(), in.shape(1)[1], in.what());
-      if (in.operands.size() == 3) in.builder.unify(in.shape(2).at(0), in.shape(1)[0], in.what());
+      expect_vectors(2);
+      if (in.operands.size() == 3) in.builder.unify(in.shape(2)[0], in.shape(1)[0], in.what());
       Shape shape = in.shape(0);
       shape.back() = in.shape(1)[0];
       return with(shape);
@@ -336,7 +410,8 @@ Type infer_composite(Inference& in) {
       Inference conv{in.builder, in.op, pair, in.attrs};
       Type type = infer_conv(conv);
       if (in.operands.size() == 3) {
-        in.builder.unify(in.shape(2).at(0), type.shape[1], in.what());
+        expect_vectors(2);
+        in.builder.unify(in.shape(2)[0], type.shape[1], in.what());
         type = infer_conv(conv);
       }
       return type;
@@ -352,16 +427,22 @@ Type infer_composite(Inference& in) {
 Type infer_type(Builder& builder, Op op, const Operands& operands, Attrs& attrs) {
   Inference in{builder, op, operands, attrs};
   switch (kind_of(op)) {
-    case Kind::pointwise: return infer_pointwise(in);
-    case Kind::reduce: return infer_reduce(in);
-    case Kind::window: return infer_window(in);
-    case Kind::movement: return infer_movement(in);
+    case Kind::pointwise:
+      return infer_pointwise(in);
+    case Kind::reduce:
+      return infer_reduce(in);
+    case Kind::window:
+      return infer_window(in);
+    case Kind::movement:
+      return infer_movement(in);
     case Kind::contraction:
       if (op == Op::matmul) return infer_matmul(in);
       if (op == Op::conv) return infer_conv(in);
       return {in.dtype(0), in.node().sizes(op == Op::conv_input_grad ? "input_sizes" : "weight_sizes"), {}};
-    case Kind::composite: return infer_composite(in);
-    default: fail(name_of(op), ": has no inference");
+    case Kind::composite:
+      return infer_composite(in);
+    default:
+      fail(name_of(op), ": has no inference");
   }
 }
 

@@ -4,8 +4,9 @@ namespace fusewright {
 
 const std::vector<OpInfo>& all_ops() {
   static const std::vector<OpInfo> table = {
-#define PRIMITIVE(name, kind, operands, cost, meaning) \
-  {Op::name, #name, Kind::kind, operands, operands, cost, meaning},
+#define PRIMITIVE(name, kind, operands, cost, meaning)               \
+  { Op::name, #name, Kind::kind, operands, operands, cost, meaning } \
+  ,
 #define COMPOSITE(name, min_operands, max_operands, meaning) \
   {Op::name, #name, Kind::composite, min_operands, max_operands, 0, meaning},
 #include "ops/ops.def"
@@ -22,8 +23,7 @@ std::optional<Op> find_op(std::string_view name) {
 }
 
 const char* kind_name(Kind kind) {
-  constexpr const char* names[] = {"source",      "pointwise", "reduce",   "window",
-                                   "contraction", "movement",  "composite"};
+  constexpr const char* names[] = {"source", "pointwise", "reduce", "window", "contraction", "movement", "composite"};
   return names[static_cast<size_t>(kind)];
 }
 

@@ -1,6 +1,6 @@
 // Groups operations into kernels. A kernel is grown around what must be written to memory: a reduction, a window, an
-// output, an operand of a contraction. Each such item joins the kernel that computes what it needs, or one that reads the
-// same data, or starts its own. Pointwise operations belong to nobody: every kernel that needs one computes it.
+// output, an operand of a contraction. Each such item joins the kernel that computes what it needs, or one that reads
+// the same data, or starts its own. Pointwise operations belong to nobody: every kernel that needs one computes it.
 //
 // Reasons to stop, by their stable names:
 //   library_call               a contraction runs in the host's library; its operands are in memory
@@ -16,6 +16,7 @@
 #include <map>
 #include <optional>
 
+#include "ir/builder.h"
 #include "passes/program.h"
 
 namespace fusewright {
@@ -51,8 +52,8 @@ std::optional<Size> exact_quotient(const Size& a, const Size& b) {
 // Values that can be read from memory, and by whom they are written.
 struct World {
   const Graph& graph;
-  std::map<Value, int> home;   // written by (or computed in) this group
-  std::set<Value> views;       // movement results read in place of their materialised operand
+  std::map<Value, int> home;  // written by (or computed in) this group
+  std::set<Value> views;      // movement results read in place of their materialised operand
 
   bool in_memory(Value v) const { return graph[v].op == Op::input || views.count(v) || home.count(v); }
   Value base(Value v) const {  // through movements to what holds the data
@@ -226,14 +227,17 @@ class KernelBuilder {
   int at(Value v, Dims dims, bool compute_here = false) {
     const Node& node = graph()[v];
     switch (node.op) {
-      case Op::input: return add_step(Step::Role::load, v, std::move(dims), {});
+      case Op::input:
+        return add_step(Step::Role::load, v, std::move(dims), {});
       case Op::constant:
       case Op::extent:
-      case Op::scalar_input: return add_step(Step::Role::scalar, v, {}, {});
+      case Op::scalar_input:
+        return add_step(Step::Role::scalar, v, {}, {});
       case Op::iota:
         for (int a : dims[0]) axis(a).pinned = true;
         return add_step(Step::Role::iota, v, std::move(dims), {});
-      default: break;
+      default:
+        break;
     }
     if (!compute_here && world_.in_memory(v)) {
       if (world_.home_of(v) != self_) return add_step(Step::Role::load, v, std::move(dims), {});
@@ -244,9 +248,12 @@ class KernelBuilder {
       }
     }
     switch (node.kind()) {
-      case Kind::pointwise: return at_pointwise(v, node, std::move(dims));
-      case Kind::movement: return at_movement(v, node, std::move(dims));
-      default: fail(graph().describe(v), ": not in memory although a kernel reads it");
+      case Kind::pointwise:
+        return at_pointwise(v, node, std::move(dims));
+      case Kind::movement:
+        return at_movement(v, node, std::move(dims));
+      default:
+        fail(graph().describe(v), ": not in memory although a kernel reads it");
     }
   }
 
@@ -320,8 +327,10 @@ class KernelBuilder {
     int inner = at(operand, dims);
     Dims own;
     for (size_t d = 0; d < dims.size(); ++d) {
-      if (!is_reduced(d)) own.push_back(dims[d]);
-      else if (node.integer("keepdim")) own.emplace_back();
+      if (!is_reduced(d))
+        own.push_back(dims[d]);
+      else if (node.integer("keepdim"))
+        own.emplace_back();
     }
     return add_step(Step::Role::reduce, v, std::move(own), {inner});
   }
@@ -403,9 +412,13 @@ class Fuser {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       Value v = static_cast<Value>(i);
       switch (graph_.nodes[i].kind()) {
-        case Kind::contraction: add_library(v); break;
+        case Kind::contraction:
+          add_library(v);
+          break;
         case Kind::reduce:
-        case Kind::window: place(v); break;
+        case Kind::window:
+          place(v);
+          break;
         default:
           if (is_output[i]) add_output(v);
       }
@@ -417,6 +430,7 @@ class Fuser {
  private:
   // A region's result. Results that are a plain view of a library call's need no kernel.
   void add_output(Value v) {
+    if (graph_[v].op == Op::input) return;
     Value base = v;
     while (graph_[base].op == Op::reshape) base = graph_[base].operands[0];
     if (graph_[base].kind() == Kind::contraction) {
@@ -568,7 +582,8 @@ class Fuser {
           wanted.insert(world_.views.count(step.value) ? world_.base(step.value) : step.value);
     }
     for (const auto& [v, step] : made_by_)
-      if (wanted.count(v)) groups_[static_cast<size_t>(world_.home.at(v))].kernel.steps[static_cast<size_t>(step)].stored = true;
+      if (wanted.count(v))
+        groups_[static_cast<size_t>(world_.home.at(v))].kernel.steps[static_cast<size_t>(step)].stored = true;
   }
 
   Fusion order() {
@@ -594,7 +609,19 @@ class Fuser {
 
 }  // namespace
 
+// A result of the forward never is the tensor that was handed in. (A gradient may be the incoming one.)
+static void copy_returned_inputs(Graph& graph) {
+  Builder builder(graph);
+  for (Output& output : graph.outputs) {
+    if (graph[output.value].op != Op::input) continue;
+    const Type type = graph.type(output.value);
+    output.value = builder.reshape(output.value, type.shape);
+    graph[output.value].type.order = type.order;
+  }
+}
+
 void fuse(Program& program) {
+  copy_returned_inputs(program.forward);
   program.forward_fusion = Fuser(program.forward).run();
   if (!program.backward.outputs.empty()) program.backward_fusion = Fuser(program.backward).run();
 }

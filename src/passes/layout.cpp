@@ -20,7 +20,8 @@ Order order_of(const Graph& graph, const Node& node) {
       if (node.op == Op::expand && graph.type(node.operands[0]).rank() == node.type.rank())
         return graph.type(node.operands[0]).order;
       return {};
-    default: return node.type.order;
+    default:
+      return node.type.order;
   }
 }
 

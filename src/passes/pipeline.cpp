@@ -16,9 +16,9 @@ struct Pass {
 // The whole compilation of a graph, in order. rewrite stands before differentiate so that gradients are taken of the
 // cheaper program; both clean-up passes follow it once more for what only gradients contain.
 constexpr Pass passes[] = {
-    {"decompose", decompose},         {"simplify", simplify}, {"rewrite", rewrite},   {"simplify", simplify},
-    {"differentiate", differentiate}, {"simplify", simplify}, {"rewrite", rewrite},   {"simplify", simplify},
-    {"remember", remember},           {"simplify", simplify}, {"layout", layout},     {"fuse", fuse},
+    {"decompose", decompose},         {"simplify", simplify}, {"rewrite", rewrite}, {"simplify", simplify},
+    {"differentiate", differentiate}, {"simplify", simplify}, {"rewrite", rewrite}, {"simplify", simplify},
+    {"remember", remember},           {"simplify", simplify}, {"layout", layout},   {"fuse", fuse},
 };
 
 bool dump_wanted() {
@@ -36,8 +36,7 @@ void run_pipeline(Program& program) {
     std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - start;
     if (dump) {
       std::fprintf(stderr, "-- after %s (%.3f ms)\n%s", pass.name, time.count(), print(program.forward).c_str());
-      if (!program.backward.outputs.empty())
-        std::fprintf(stderr, "-- backward\n%s", print(program.backward).c_str());
+      if (!program.backward.outputs.empty()) std::fprintf(stderr, "-- backward\n%s", print(program.backward).c_str());
     }
 #ifndef NDEBUG
     try {

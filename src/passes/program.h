@@ -25,6 +25,7 @@ struct Program {
   struct Saved {
     bool is_input;  // of the forward, else an output of it
     int index;
+    bool sizes_only = false;  // an input whose elements are never read: any tensor of its sizes will do
   };
   std::vector<Saved> saved;
   std::vector<int> gradient_of_output;  // index of a forward output

@@ -32,10 +32,10 @@ class Splitter {
     for (Value v : saved_) {
       auto input = std::find(joint_.inputs.begin(), joint_.inputs.end(), v);
       if (input != joint_.inputs.end()) {
-        program_.saved.push_back({true, static_cast<int>(input - joint_.inputs.begin())});
+        program_.saved.push_back({true, static_cast<int>(input - joint_.inputs.begin()), sizes_only_.count(v) != 0});
       } else {
         auto known = std::find(forward_outputs.begin(), forward_outputs.end(), v);
-        program_.saved.push_back({false, static_cast<int>(known - forward_outputs.begin())});
+        program_.saved.push_back({false, static_cast<int>(known - forward_outputs.begin()), false});
         if (known == forward_outputs.end()) forward_outputs.push_back(v);
       }
       add_input(v);
@@ -59,8 +59,7 @@ class Splitter {
 
   void find_forward_values() {
     in_forward_.resize(joint_.nodes.size());
-    for (size_t i = 0; i < program_.user_outputs; ++i)
-      in_forward_[static_cast<size_t>(joint_.outputs[i].value)] = true;
+    for (size_t i = 0; i < program_.user_outputs; ++i) in_forward_[static_cast<size_t>(joint_.outputs[i].value)] = true;
     for (size_t i = joint_.nodes.size(); i-- > 0;)
       if (in_forward_[i])
         for (Value v : joint_.nodes[i].operands) in_forward_[static_cast<size_t>(v)] = true;
@@ -72,9 +71,12 @@ class Splitter {
     if (node.op == Op::input || node.op == Op::scalar_input) return true;
     switch (node.kind()) {
       case Kind::contraction:
-      case Kind::window: return true;  // max_pool_index too: kept in the fewest bits that hold it
-      case Kind::reduce: return in_forward_[static_cast<size_t>(v)];  // else only the backward needs it
-      default: return false;
+      case Kind::window:
+        return true;  // max_pool_index too: kept in the fewest bits that hold it
+      case Kind::reduce:
+        return in_forward_[static_cast<size_t>(v)];  // else only the backward needs it
+      default:
+        return false;
     }
   }
 
@@ -87,15 +89,58 @@ class Splitter {
       todo.pop_back();
       if (seen[static_cast<size_t>(v)]) continue;
       seen[static_cast<size_t>(v)] = true;
-      if (is_saved(v)) saved_.push_back(v);
-      else todo.insert(todo.end(), joint_[v].operands.begin(), joint_[v].operands.end());
+      if (is_saved(v))
+        saved_.push_back(v);
+      else
+        todo.insert(todo.end(), joint_[v].operands.begin(), joint_[v].operands.end());
     }
+    bind_sizes(seen);
     std::sort(saved_.begin(), saved_.end());
+  }
+
+  // The backward reads its sizes off its inputs. One that none of them tells (the gradient of a sum knows nothing of
+  // what was summed) comes from an input of the forward, of which only the sizes are kept.
+  void bind_sizes(const std::vector<bool>& seen) {
+    std::set<std::string> needed, bound;
+    auto bind = [&](Value v) {
+      for (const Size& size : joint_.shape(v))
+        if (auto scaled = size.scaled_symbol()) bound.insert(scaled->second);
+    };
+    auto need = [&](const Shape& shape) {
+      for (const Size& size : shape) size.collect_symbols(needed);
+    };
+    for (size_t i = 0; i < seen.size(); ++i) {
+      if (!seen[i]) continue;
+      need(joint_.nodes[i].type.shape);
+      for (const auto& [name, attr] : joint_.nodes[i].attrs)
+        if (const Shape* sizes = std::get_if<Shape>(&attr)) need(*sizes);
+    }
+    for (Value v : saved_) bind(v);
+    for (size_t i = forward_inputs_; i < joint_.inputs.size(); ++i)
+      need(joint_.shape(joint_.inputs[i])), bind(joint_.inputs[i]);
+    for (bool plainly : {true, false})  // best an input with a dimension of just this symbol, else all that mention it
+      for (size_t i = 0; i < forward_inputs_; ++i) {
+        Value v = joint_.inputs[i];
+        std::set<std::string> tells;
+        for (const Size& size : joint_.shape(v)) {
+          if (!plainly)
+            size.collect_symbols(tells);
+          else if (auto scaled = size.scaled_symbol())
+            tells.insert(scaled->second);
+        }
+        bool useful =
+            std::any_of(tells.begin(), tells.end(), [&](auto& s) { return needed.count(s) && !bound.count(s); });
+        if (!useful || std::find(saved_.begin(), saved_.end(), v) != saved_.end()) continue;
+        saved_.push_back(v);
+        sizes_only_.insert(v);
+        bind(v);
+      }
   }
 
   void add_input(Value v) {
     const Node& node = joint_[v];
-    std::string name = node.has("name") ? node.text("name") : "saved_" + std::string(name_of(node.op)) + std::to_string(v);
+    std::string name =
+        node.has("name") ? node.text("name") : "saved_" + std::string(name_of(node.op)) + std::to_string(v);
     renamed_[v] = node.op == Op::scalar_input ? builder_.scalar_input(name, node.type.dtype)
                                               : builder_.input(name, node.type.dtype, node.type.shape, node.type.order);
   }
@@ -115,6 +160,7 @@ class Splitter {
   size_t forward_inputs_;
   std::vector<bool> needs_gradient_, in_forward_;
   std::vector<Value> saved_;
+  std::set<Value> sizes_only_;  // of saved_
   std::map<Value, Value> renamed_;
 };
 

@@ -106,6 +106,58 @@ Value nested_sum(Builder& b, const Node& node, const Operands& operands, const G
   return -1;
 }
 
+bool depends_on_reduction(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  if (node.kind() == Kind::reduce) return true;
+  for (Value operand : node.operands)
+    if (node.kind() != Kind::contraction && depends_on_reduction(graph, operand)) return true;
+  return false;
+}
+
+// sum(x k) = k sum(x) and sum(x + y) = sum(x) + sum(y), where k is itself the result of a reduction and does not vary
+// over the sum: the gradient of a norm then needs one pass over the row for all of its sums, not one after the other.
+Value row_constants_leave_sum(Builder& b, const Node& node, const Operands& operands, const Graph&) {
+  if (node.op != Op::sum) return -1;
+  Graph& graph = b.graph();
+  const Ints dims = node.ints("dims");
+  bool keepdim = node.integer("keepdim") != 0;
+  size_t rank = graph.shape(operands[0]).size();
+  auto constant_in_row = [&](Value v) {
+    return graph.shape(v).size() <= rank && invariant(graph, v, rank, dims) && depends_on_reduction(graph, v);
+  };
+  // Sums of terms x * k; nothing is gained unless some k leaves.
+  bool gained = false;
+  auto total = [&](auto&& self, Value v) -> Value {
+    const Node term = graph[v];
+    Shape full = term.type.shape;
+    auto whole = [&](Value x) { return graph.shape(x) == full; };
+    if ((term.op == Op::add || term.op == Op::sub) && whole(term.operands[0]) && whole(term.operands[1]) &&
+        depends_on_reduction(graph, v)) {
+      Value left = self(self, term.operands[0]), right = self(self, term.operands[1]);
+      return b.binary(term.op, left, right);
+    }
+    if (term.op == Op::neg) return b.unary(Op::neg, self(self, term.operands[0]));
+    if (term.op == Op::mul)
+      for (size_t i : {size_t{0}, size_t{1}})
+        if (whole(term.operands[i]) && constant_in_row(term.operands[1 - i])) {
+          gained = true;
+          Value k = term.operands[1 - i];
+          return b.binary(Op::mul, self(self, term.operands[i]), k);
+        }
+    return b.reduce(Op::sum, v, dims, true);
+  };
+  if (!depends_on_reduction(graph, operands[0])) return -1;
+  size_t before = graph.nodes.size();
+  Value result = total(total, operands[0]);
+  Shape kept = graph.shape(operands[0]);
+  for (int64_t d : dims) kept[static_cast<size_t>(d)] = 1;
+  if (!gained || !(graph.shape(result) == kept)) {
+    graph.nodes.resize(before);
+    return -1;
+  }
+  return keepdim ? result : b.reshape(result, node.type.shape);
+}
+
 struct Rule {
   const char* name;
   Value (*apply)(Builder&, const Node&, const Operands&, const Graph& before);  // -1: does not match
@@ -115,6 +167,7 @@ constexpr Rule rules[] = {
     {"shift_cancels_in_norm", shift_cancels_in_norm},
     {"sum_of_product", sum_of_product},
     {"nested_sum", nested_sum},
+    {"row_constants_leave_sum", row_constants_leave_sum},
 };
 
 std::set<std::string> disabled(const Options& options) {

@@ -2,6 +2,7 @@
 // nothing. (A transposed matrix product is the product of the transposed: the order in which a contraction adds up is
 // not part of its meaning.)
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "passes/program.h"
@@ -71,6 +72,34 @@ void drop_expands(const Graph& graph, const Node& node, std::vector<Value>& oper
   }
 }
 
+// Gradients of piecewise functions arrive as masked parts. The part that is not taken contributes nothing, whatever it
+// is multiplied by, so masks move outwards and meet: (c ? a : 0) + (c ? 0 : b) k is c ? a : b k, which is what
+// PyTorch's own derivatives compute (and keeps the sign of a zero).
+Value merge_masks(Builder& b, const Node& node, const std::vector<Value>& operands) {
+  const Graph& graph = b.graph();
+  auto zero = [&](Value v) { return is_constant(graph, v, 0); };
+  if (node.op == Op::mul) {
+    for (size_t i : {size_t{0}, size_t{1}}) {
+      const Node mask = graph[operands[i]];
+      Value factor = operands[1 - i];
+      const Node& number = graph[factor];
+      bool finite = number.op == Op::constant && std::isfinite(number.number("value"));
+      if (mask.op != Op::select || !finite) continue;
+      Value c = mask.operands[0], x = mask.operands[1], y = mask.operands[2];
+      if (zero(y)) return b.op(Op::select, {c, b.binary(Op::mul, x, factor), y});
+      if (zero(x)) return b.op(Op::select, {c, x, b.binary(Op::mul, y, factor)});
+    }
+  } else if (node.op == Op::add) {
+    const Node p = graph[operands[0]], q = graph[operands[1]];
+    if (p.op != Op::select || q.op != Op::select || p.operands[0] != q.operands[0]) return -1;
+    if (zero(p.operands[2]) && zero(q.operands[1]))
+      return b.op(Op::select, {p.operands[0], p.operands[1], q.operands[2]});
+    if (zero(p.operands[1]) && zero(q.operands[2]))
+      return b.op(Op::select, {p.operands[0], q.operands[1], p.operands[2]});
+  }
+  return -1;
+}
+
 Value simplify_pointwise(Builder& b, const Node& node, const std::vector<Value>& operands) {
   const Graph& graph = b.graph();
   auto keeps_type = [&](Value v) { return graph.shape(v) == node.type.shape && graph.dtype(v) == node.type.dtype; };
@@ -91,9 +120,11 @@ Value simplify_pointwise(Builder& b, const Node& node, const std::vector<Value>&
     case Op::select:
       if (operands[1] == operands[2] && keeps_type(operands[1])) return operands[1];
       break;
-    default: break;
+    default:
+      break;
   }
-  return -1;
+  Value merged = merge_masks(b, node, operands);
+  return merged >= 0 && b.shape(merged) == node.type.shape ? merged : -1;
 }
 
 Value simplify_reduce(Builder& b, const Node& node, Value x) {
@@ -118,14 +149,21 @@ Graph simplified(const Graph& graph, bool after_differentiation) {
     size_t before = b.graph().nodes.size();
     Value v = -1;
     switch (node.kind()) {
-      case Kind::movement: v = simplify_movement(b, node, operands[0]); break;
-      case Kind::reduce: v = simplify_reduce(b, node, operands[0]); break;
+      case Kind::movement:
+        v = simplify_movement(b, node, operands[0]);
+        break;
+      case Kind::reduce:
+        v = simplify_reduce(b, node, operands[0]);
+        break;
       case Kind::pointwise:
         drop_expands(b.graph(), node, operands);
-        if (node.op == Op::stop_gradient && after_differentiation) v = operands[0];
-        else v = simplify_pointwise(b, node, operands);
+        if (node.op == Op::stop_gradient && after_differentiation)
+          v = operands[0];
+        else
+          v = simplify_pointwise(b, node, operands);
         break;
-      default: break;
+      default:
+        break;
     }
     if (v < 0) v = copy_node(b, node, operands);
     // Operations just added are shared with equal ones from before.

@@ -47,8 +47,7 @@ BuildDirectory::BuildDirectory() {
   if (swept_by.exchange(getpid()) != getpid()) remove_leftover_builds(root);
   path_ = root + "/" + build_prefix + "XXXXXX";
   if (mkdtemp(path_.data()) == nullptr) {
-    throw BuildDirectoryError("cannot create a build directory in '" + root + "': " + std::strerror(errno) +
-                              advice);
+    throw BuildDirectoryError("cannot create a build directory in '" + root + "': " + std::strerror(errno) + advice);
   }
   lock_ = UniqueFd(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (lock_) flock(lock_.get(), LOCK_EX | LOCK_NB);

@@ -17,8 +17,7 @@ namespace {
 
 // An anonymous file with these bytes, which nobody can change any more; none where the system has no memfd.
 UniqueFd make_memory_file(std::span<const std::byte> bytes) {
-  constexpr unsigned noexec_seal =
-      8;  // MFD_NOEXEC_SEAL: some systems insist on it, kernels before 6.3 refuse it
+  constexpr unsigned noexec_seal = 8;  // MFD_NOEXEC_SEAL: some systems insist on it, kernels before 6.3 refuse it
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   UniqueFd file(memfd_create("fusewright-kernel", flags | noexec_seal));
   if (!file) file = UniqueFd(memfd_create("fusewright-kernel", flags));

@@ -73,8 +73,7 @@ uint64_t payload_length(const Header& header) {
 enum class ReadOutcome { found, absent, bad };
 
 // Reads an entry once and checks those very bytes; `problem` says what is wrong with a bad one.
-ReadOutcome read_entry(int root, const std::string& key, std::vector<std::byte>& payload,
-                       std::string& problem) {
+ReadOutcome read_entry(int root, const std::string& key, std::vector<std::byte>& payload, std::string& problem) {
   // O_NONBLOCK: a FIFO planted under this name must not make us wait for its writer.
   const UniqueFd file(openat(root, entry_name(key).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!file) {
@@ -116,8 +115,7 @@ int make_directories(const std::string& path) {
   int first_error = 0;  // EACCES above the path says more than the ENOENT that follows from it
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const int error = ::mkdir(path.substr(0, slash).c_str(), 0700) == 0 ? 0 : errno;
-    if (slash == std::string::npos)
-      return error == 0 || error == EEXIST ? 0 : (first_error ? first_error : error);
+    if (slash == std::string::npos) return error == 0 || error == EEXIST ? 0 : (first_error ? first_error : error);
     if (first_error == 0 && error != EEXIST) first_error = error;
   }
 }
@@ -137,8 +135,7 @@ bool is_directory(const std::string& path) {
 bool is_leftover(int root, const std::string& name) {
   struct stat status;
   const UniqueFd file(openat(root, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-  return file && fstat(file.get(), &status) == 0 &&
-         status.st_mtime + leftover_age_seconds < std::time(nullptr) &&
+  return file && fstat(file.get(), &status) == 0 && status.st_mtime + leftover_age_seconds < std::time(nullptr) &&
          flock(file.get(), LOCK_EX | LOCK_NB) == 0;
 }
 
@@ -285,8 +282,7 @@ void DiskCache::put(const std::string& key, std::span<const std::byte> bytes) {
 // A reader sees the old entry, none, or the whole new one, even after a power cut: sync, then rename.
 void DiskCache::write_entry(int root, const std::string& key, std::span<const std::byte> bytes) {
   const std::string temporary = unique_temporary_name();
-  const UniqueFd file(
-      openat(root, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  const UniqueFd file(openat(root, temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
   int error = file ? 0 : errno;
   if (file) {
     flock(file.get(), LOCK_EX | LOCK_NB);  // tells remove_leftovers of other processes that we live
@@ -320,8 +316,7 @@ CacheInfo DiskCache::info() {
   if (!root) return info;
   for (const std::string& name : list_directory(root.get())) {
     struct stat status;
-    if (!is_entry_name(name) || fstatat(root.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
-      continue;
+    if (!is_entry_name(name) || fstatat(root.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     ++info.entries;
     info.bytes += static_cast<uint64_t>(status.st_size);
   }
@@ -352,8 +347,7 @@ std::vector<std::string> DiskCache::verify() {
     std::vector<std::byte> payload;
     std::string problem;
     const std::string key = name.substr(0, key_size);
-    if (read_entry(root.get(), key, payload, problem) == ReadOutcome::bad)
-      bad.push_back(name + ": " + problem);
+    if (read_entry(root.get(), key, payload, problem) == ReadOutcome::bad) bad.push_back(name + ": " + problem);
   }
   return bad;
 }
@@ -378,8 +372,7 @@ UniqueFd CacheLock::acquire(DiskCache& cache, std::chrono::milliseconds timeout)
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   UniqueFd file;
   // Asking again and again, for a blocking flock has no time-out.
-  for (auto pause = std::chrono::milliseconds(1);;
-       pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
+  for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, std::chrono::milliseconds(20))) {
     if (!file) {
       const int flags = O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK;
       file = UniqueFd(openat(root_.get(), name_.c_str(), flags, 0600));
@@ -393,8 +386,7 @@ UniqueFd CacheLock::acquire(DiskCache& cache, std::chrono::milliseconds timeout)
       return give_up("flock", std::string("cannot be taken: ") + std::strerror(errno));
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return give_up("lock time-out",
-                     "is still held elsewhere after " + std::to_string(timeout.count()) + " ms");
+      return give_up("lock time-out", "is still held elsewhere after " + std::to_string(timeout.count()) + " ms");
     }
     if (file) std::this_thread::sleep_for(pause);
   }

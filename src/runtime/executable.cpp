@@ -4,7 +4,8 @@
 
 namespace fusewright {
 
-std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::vector<bool> wrt, const Options& options) {
+std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::vector<bool> wrt,
+                                                      const Options& options) {
   auto result = std::make_shared<Executable>();
   Program& program = result->program_;
   program.forward = graph;

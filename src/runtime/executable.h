@@ -13,7 +13,8 @@ class Executable {
  public:
   // `wrt`: per input of the graph (scalar inputs too), is its gradient wanted? Empty: none. Throws Error (the graph) or
   // CompileError (the system's compiler).
-  static std::shared_ptr<const Executable> compile(const Graph& graph, std::vector<bool> wrt, const Options& options = {});
+  static std::shared_ptr<const Executable> compile(const Graph& graph, std::vector<bool> wrt,
+                                                   const Options& options = {});
 
   const Program& program() const { return program_; }
   const Plan& forward() const { return forward_; }

@@ -12,8 +12,9 @@ struct KernelArgs {
   void* rows;
   void* partial;
   int64_t splits;
+  int64_t block;
 };
 
-constexpr int64_t kernel_lanes = 128;
+constexpr int64_t kernel_lanes = 1024;
 
 }  // namespace fusewright

@@ -31,8 +31,8 @@ SymbolBinder::SymbolBinder(const Graph& graph) {
       for (const Size::Linear& linear : dim.size.linear_symbols()) {
         if (linear.symbol != unknown) continue;
         Size offset = dim.size - Size::symbol(unknown) * Size(linear.coefficient);
-        solve_.push_back({dim.input, dim.dim, static_cast<int>(slots_.size()), linear.coefficient,
-                          SizeProgram(offset, slots_)});
+        solve_.push_back(
+            {dim.input, dim.dim, static_cast<int>(slots_.size()), linear.coefficient, SizeProgram(offset, slots_)});
         int slot = static_cast<int>(slots_.size());
         slots_[unknown] = slot;
         progress = true;
@@ -44,9 +44,7 @@ SymbolBinder::SymbolBinder(const Graph& graph) {
 
 std::vector<int64_t> SymbolBinder::bind(const Graph& graph, const std::vector<Tensor>& tensors) const {
   std::vector<int64_t> symbols(slots_.size() + 1);
-  auto actual = [&](int input, int dim) {
-    return tensors[static_cast<size_t>(input)].sizes[static_cast<size_t>(dim)];
-  };
+  auto actual = [&](int input, int dim) { return tensors[static_cast<size_t>(input)].sizes[static_cast<size_t>(dim)]; };
   for (const Solve& s : solve_)
     symbols[static_cast<size_t>(s.slot)] = (actual(s.input, s.dim) - s.offset.run(symbols.data())) / s.coefficient;
   for (const Check& c : checks_) {
@@ -75,7 +73,8 @@ Launcher::Launcher(const Graph& graph, const KernelCode& code, const std::map<st
     std::vector<OperandAxis> list;
     for (size_t d = 0; d < operand.dims.size(); ++d)
       for (size_t i = 0; i < operand.dims[d].size(); ++i)
-        list.push_back({operand.dims[d][i], static_cast<int>(d),
+        list.push_back({operand.dims[d][i],
+                        static_cast<int>(d),
                         {operand.dims[d].begin() + static_cast<long>(i) + 1, operand.dims[d].end()}});
     strides_.push_back(std::move(list));
   }
@@ -104,8 +103,8 @@ void Launcher::attach(Entry entry, const int64_t* state_sizes) {
   if (state_sizes) row_bytes_ = state_sizes[0], sums_bytes_ = state_sizes[1];
 }
 
-// Neighbouring loops that are one stretch of memory for every operand become one: the inner takes the product, the outer
-// size 1. The text of a kernel fixes its loops; this is how [n, c, h, w] still runs as a few long lines.
+// Neighbouring loops that are one stretch of memory for every operand become one: the inner takes the product, the
+// outer size 1. The text of a kernel fixes its loops; this is how [n, c, h, w] still runs as a few long lines.
 void Launcher::merge_loops(Geometry& g, const std::vector<int>& loops) const {
   for (size_t i = loops.size(); i-- > 1;) {
     size_t inner = static_cast<size_t>(loops[i]);
@@ -144,8 +143,10 @@ void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const
   }
   std::vector<double> numbers;
   for (const Number& number : numbers_) {
-    if (number.source == Number::Source::size) numbers.push_back(static_cast<double>(number.size.run(symbols)));
-    else numbers.push_back(number.source == Number::Source::constant ? number.value : scalars[number.scalar]);
+    if (number.source == Number::Source::size)
+      numbers.push_back(static_cast<double>(number.size.run(symbols)));
+    else
+      numbers.push_back(number.source == Number::Source::constant ? number.value : scalars[number.scalar]);
   }
 
   std::vector<int> lines = nest_.reduced, kept = nest_.kept;
@@ -158,7 +159,7 @@ void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const
     for (int a : loops) product *= g.sizes[static_cast<size_t>(a)];
     return product;
   };
-  KernelArgs args{pointers.data(), g.sizes.data(), g.strides.data(), numbers.data(), nullptr, nullptr, 1};
+  KernelArgs args{pointers.data(), g.sizes.data(), g.strides.data(), numbers.data(), nullptr, nullptr, 1, 1};
   constexpr int64_t grain = 32768;  // elements worth a thread's while
   int64_t elements = size_of_loops(lines);
   if (nest_.kind == LoopNest::Kind::pointwise) {
@@ -167,9 +168,14 @@ void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const
   }
   int64_t rows = size_of_loops(nest_.kept), width = 1;
   if (nest_.kind == LoopNest::Kind::column) {
+    // Wide blocks read memory in long lines. With several passes a block should stay in the cache between them.
+    constexpr int64_t cached = 1 << 17;  // elements
     int64_t columns = g.sizes[static_cast<size_t>(nest_.inner)];
-    rows *= (columns + kernel_lanes - 1) / kernel_lanes;
-    width = std::min(columns, kernel_lanes);
+    args.block = kernel_lanes;
+    if (nest_.stages > 1)
+      args.block = std::clamp<int64_t>(cached / std::max<int64_t>(elements, 1) / 64 * 64, 64, kernel_lanes);
+    rows *= (columns + args.block - 1) / args.block;
+    width = std::min(columns, args.block);
   }
   if (rows == 0) return;
   // Few long rows are split, by a rule that does not know the number of threads: results are the same on any.
@@ -182,7 +188,8 @@ void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const
     return;
   }
   std::vector<std::max_align_t> row_memory(static_cast<size_t>(rows * row_bytes_) / sizeof(std::max_align_t) + 1);
-  std::vector<std::max_align_t> sum_memory(static_cast<size_t>(rows * args.splits * sums_bytes_) / sizeof(std::max_align_t) + 1);
+  std::vector<std::max_align_t> sum_memory(
+      static_cast<size_t>(rows * args.splits * sums_bytes_) / sizeof(std::max_align_t) + 1);
   args.rows = row_memory.data();
   args.partial = sum_memory.data();
   for (int phase = 0; phase <= 2 * nest_.stages; ++phase) {

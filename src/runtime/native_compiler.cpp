@@ -75,8 +75,7 @@ const std::string& cpu_identity() {
 
 bool cpu_has(const std::string& feature) {
   const std::string& text = cpu_identity();
-  return text.find(" " + feature + " ") != std::string::npos ||
-         text.find(" " + feature + "\n") != std::string::npos;
+  return text.find(" " + feature + " ") != std::string::npos || text.find(" " + feature + "\n") != std::string::npos;
 }
 
 // ---- Files ----
@@ -110,8 +109,10 @@ std::string keep_source(const std::string& source, const std::string& name) {
 
 // ---- Flags ----
 
+// Without unswitching: gcc splits a loop over a condition on the user's numbers (a clamp's limits) into two, and then
+// vectorises one of them.
 constexpr const char* base_flags =
-    "-x c++ -std=c++17 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd "
+    "-x c++ -std=c++17 -O3 -ffp-contract=off -fno-math-errno -fno-trapping-math -fopenmp-simd -fno-unswitch-loops "
     "-fno-exceptions -fno-rtti -fPIC -shared -fvisibility=hidden -w";
 
 // Kernels need no library but, rarely, a function of libm or libgcc: linked where used, else nothing is.
@@ -121,9 +122,8 @@ constexpr const char* probe_source =
     "extern \"C\" __attribute__((visibility(\"default\"))) int fusewright_probe() { return 42; }\n";
 
 // The variables by which the environment changes what gcc and clang do.
-constexpr const char* compiler_variables[] = {
-    "CPATH",         "C_INCLUDE_PATH",  "CPLUS_INCLUDE_PATH",  "LIBRARY_PATH",
-    "COMPILER_PATH", "GCC_EXEC_PREFIX", "CCC_OVERRIDE_OPTIONS"};
+constexpr const char* compiler_variables[] = {"CPATH",         "C_INCLUDE_PATH",  "CPLUS_INCLUDE_PATH",  "LIBRARY_PATH",
+                                              "COMPILER_PATH", "GCC_EXEC_PREFIX", "CCC_OVERRIDE_OPTIONS"};
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -131,14 +131,11 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 std::string KernelKey::hex() const {
   Sha256 hash;
-  for (const std::string* part : {&source, &flags, &compiler, &cpu, &salt, &version})
-    hash.update_field(*part);
+  for (const std::string* part : {&source, &flags, &compiler, &cpu, &salt, &version}) hash.update_field(*part);
   return hash.hex();
 }
 
-std::string NativeCompiler::Toolchain::all_flags() const {
-  return join(flags, "\n") + "\n\n" + join(link, "\n");
-}
+std::string NativeCompiler::Toolchain::all_flags() const { return join(flags, "\n") + "\n\n" + join(link, "\n"); }
 
 NativeCompiler::NativeCompiler(DiskCache& cache)
     : cache_(cache), jobs_(positive_from_environment("MAX_JOBS", available_processors())), slots_(jobs_) {}
@@ -199,8 +196,7 @@ const NativeCompiler::Toolchain& NativeCompiler::toolchain() {
   throw CompileError(no_toolchain_);
 }
 
-std::optional<NativeCompiler::Toolchain> NativeCompiler::try_command(const Words& command,
-                                                                     std::string* why_not) {
+std::optional<NativeCompiler::Toolchain> NativeCompiler::try_command(const Words& command, std::string* why_not) {
   Toolchain candidate;
   candidate.command = command;
   candidate.command[0] = find_program(command[0]);
@@ -225,9 +221,8 @@ std::optional<NativeCompiler::Toolchain> NativeCompiler::try_command(const Words
     const std::string path = find_program(word);
     if (path.empty() || stat(path.c_str(), &status) != 0) continue;
     std::error_code ignored;
-    candidate.identity += "\n" + fs::canonical(path, ignored).string() + " " +
-                          std::to_string(status.st_size) + " " + std::to_string(status.st_mtim.tv_sec) + "." +
-                          std::to_string(status.st_mtim.tv_nsec);
+    candidate.identity += "\n" + fs::canonical(path, ignored).string() + " " + std::to_string(status.st_size) + " " +
+                          std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
   }
   for (const char* name : compiler_variables) {
     if (const std::string value = variable(name); !value.empty())
@@ -394,10 +389,9 @@ std::vector<std::byte> NativeCompiler::build(const Toolchain& toolchain, const s
   const SubprocessResult result = run_subprocess(command, options);
   slots_.release();
   if (result.ok()) return read_file(library_path);
-  throw CompileError("the C++ compiler failed (" + result.describe() + "): " + join(command, " ") + "\n" +
-                     result.output +
-                     (kept.empty() ? "set FUSEWRIGHT_KEEP_SOURCES=<directory> to keep the source"
-                                   : "the source is kept in " + kept));
+  throw CompileError(
+      "the C++ compiler failed (" + result.describe() + "): " + join(command, " ") + "\n" + result.output +
+      (kept.empty() ? "set FUSEWRIGHT_KEEP_SOURCES=<directory> to keep the source" : "the source is kept in " + kept));
 }
 
 }  // namespace fusewright

@@ -68,8 +68,7 @@ class NativeCompiler {
   bool probe(Toolchain& toolchain, std::string* why_not);
   Library obtain(const Toolchain& toolchain, const std::string& key, const std::string& source);
   Library load_cached(const std::string& key);
-  std::vector<std::byte> build(const Toolchain& toolchain, const std::string& source,
-                               const std::string& name);
+  std::vector<std::byte> build(const Toolchain& toolchain, const std::string& source, const std::string& name);
 
   DiskCache& cache_;
   const int jobs_;

@@ -13,20 +13,32 @@ namespace {
 
 double read(const Tensor& t, int64_t offset) {
   switch (t.dtype) {
-    case DType::f16: return fw::to_float(static_cast<const fw::half*>(t.data)[offset]);
-    case DType::bf16: return fw::to_float(static_cast<const fw::bfloat16*>(t.data)[offset]);
-    case DType::f32: return static_cast<const float*>(t.data)[offset];
-    case DType::f64: return static_cast<const double*>(t.data)[offset];
-    default: fail("contractions need a floating type");
+    case DType::f16:
+      return fw::to_float(static_cast<const fw::half*>(t.data)[offset]);
+    case DType::bf16:
+      return fw::to_float(static_cast<const fw::bfloat16*>(t.data)[offset]);
+    case DType::f32:
+      return static_cast<const float*>(t.data)[offset];
+    case DType::f64:
+      return static_cast<const double*>(t.data)[offset];
+    default:
+      fail("contractions need a floating type");
   }
 }
 
 void write(Tensor& t, int64_t offset, double value) {
   switch (t.dtype) {
-    case DType::f16: static_cast<fw::half*>(t.data)[offset] = fw::to_half(static_cast<float>(value)); break;
-    case DType::bf16: static_cast<fw::bfloat16*>(t.data)[offset] = fw::to_bfloat16(static_cast<float>(value)); break;
-    case DType::f32: static_cast<float*>(t.data)[offset] = static_cast<float>(value); break;
-    default: static_cast<double*>(t.data)[offset] = value;
+    case DType::f16:
+      static_cast<fw::half*>(t.data)[offset] = fw::to_half(static_cast<float>(value));
+      break;
+    case DType::bf16:
+      static_cast<fw::bfloat16*>(t.data)[offset] = fw::to_bfloat16(static_cast<float>(value));
+      break;
+    case DType::f32:
+      static_cast<float*>(t.data)[offset] = static_cast<float>(value);
+      break;
+    default:
+      static_cast<double*>(t.data)[offset] = value;
   }
 }
 

@@ -8,10 +8,17 @@ namespace {
 LibraryCall library_call(const Node& node) {
   LibraryCall call;
   switch (node.op) {
-    case Op::matmul: call.kind = LibraryCall::Kind::matmul; return call;
-    case Op::conv: call.kind = LibraryCall::Kind::conv; break;
-    case Op::conv_input_grad: call.kind = LibraryCall::Kind::conv_input_grad; break;
-    default: call.kind = LibraryCall::Kind::conv_weight_grad;
+    case Op::matmul:
+      call.kind = LibraryCall::Kind::matmul;
+      return call;
+    case Op::conv:
+      call.kind = LibraryCall::Kind::conv;
+      break;
+    case Op::conv_input_grad:
+      call.kind = LibraryCall::Kind::conv_input_grad;
+      break;
+    default:
+      call.kind = LibraryCall::Kind::conv_weight_grad;
   }
   call.transposed = node.integer("transposed") != 0;
   call.groups = node.integer("groups");
@@ -183,7 +190,8 @@ struct Plan::Run {
     } else if (node.op == Op::expand) {
       int extra = view.rank - from.rank;
       for (int d = view.rank; d-- > 0;) {
-        bool repeated = d < extra || (from.sizes[static_cast<size_t>(d - extra)] == 1 && view.sizes[static_cast<size_t>(d)] != 1);
+        bool repeated =
+            d < extra || (from.sizes[static_cast<size_t>(d - extra)] == 1 && view.sizes[static_cast<size_t>(d)] != 1);
         view.strides[static_cast<size_t>(d)] = repeated ? 0 : from.strides[static_cast<size_t>(d - extra)];
       }
     } else if (!try_reshape(from, view)) {
@@ -216,8 +224,8 @@ std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, con
     require(tensor_at < inputs.size(), "too few tensors: ", inputs.size());
     const Tensor& tensor = inputs[tensor_at++];
     require(tensor.dtype == graph_.dtype(v) && tensor.rank == graph_.type(v).rank(), "input '", graph_[v].text("name"),
-            "': ", name_of(graph_.dtype(v)), str(graph_.shape(v)), " is needed, not ", name_of(tensor.dtype), " of rank ",
-            tensor.rank);
+            "': ", name_of(graph_.dtype(v)), str(graph_.shape(v)), " is needed, not ", name_of(tensor.dtype),
+            " of rank ", tensor.rank);
     in_order.push_back(tensor);
     run.values[static_cast<size_t>(v)] = tensor;
   }
@@ -238,7 +246,7 @@ std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, con
         if (operand.store) run.make(operand.value);
       std::vector<const Tensor*> operands;
       for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
-      launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+      host.named(code.name, [&] { launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars); });
     }
     for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};
   }

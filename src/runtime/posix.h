@@ -62,8 +62,7 @@ class ProcessSingleton {
  public:
   template <class Make>
   static T& get(Make make) {
-    [[maybe_unused]] static const int registered =
-        pthread_atfork(nullptr, nullptr, [] { object_.store(nullptr); });
+    [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, [] { object_.store(nullptr); });
     T* object = object_.load(std::memory_order_acquire);
     if (object != nullptr) return *object;
     T* fresh = make();

@@ -57,8 +57,7 @@ bool make_output_pipe(UniqueFd& read_end, UniqueFd& write_end) {
   if (pipe2(fds, O_CLOEXEC) != 0) return false;
   read_end = UniqueFd(fds[0]);
   write_end = UniqueFd(fds[1]);
-  return move_above_stdio(read_end) && move_above_stdio(write_end) &&
-         fcntl(read_end.get(), F_SETFL, O_NONBLOCK) == 0;
+  return move_above_stdio(read_end) && move_above_stdio(write_end) && fcntl(read_end.get(), F_SETFL, O_NONBLOCK) == 0;
 }
 
 // A socket and not a pipe: sending to a program that has gone must not raise SIGPIPE in the host.
@@ -77,8 +76,7 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-std::vector<std::string> merged_environment(
-    const std::vector<std::pair<std::string, std::string>>& replacements) {
+std::vector<std::string> merged_environment(const std::vector<std::pair<std::string, std::string>>& replacements) {
   std::vector<std::string> merged;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string text = *entry;
@@ -157,8 +155,7 @@ class Child {
 
   void feed() {
     const std::string& text = options_.stdin_text;
-    const ssize_t n =
-        ::send(input_.get(), text.data() + sent_, text.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = ::send(input_.get(), text.data() + sent_, text.size() - sent_, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (n > 0) sent_ += static_cast<size_t>(n);
     const bool failed = n < 0 && errno != EAGAIN && errno != EINTR;
     if (failed || sent_ == text.size()) input_.reset();
@@ -216,8 +213,7 @@ SubprocessResult run_subprocess(const std::vector<std::string>& arguments, const
   if (options.stdin_text.empty()) {
     posix_spawn_file_actions_addopen(&plan.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   } else {
-    if (!make_input_socket(input, child_input))
-      return failure(std::string("socketpair: ") + std::strerror(errno));
+    if (!make_input_socket(input, child_input)) return failure(std::string("socketpair: ") + std::strerror(errno));
     posix_spawn_file_actions_adddup2(&plan.actions, child_input.get(), STDIN_FILENO);
   }
   posix_spawn_file_actions_adddup2(&plan.actions, child_output.get(), STDOUT_FILENO);
@@ -231,13 +227,12 @@ SubprocessResult run_subprocess(const std::vector<std::string>& arguments, const
   posix_spawnattr_setsigdefault(&plan.attributes, &all);
   posix_spawnattr_setsigmask(&plan.attributes, &none);
   posix_spawnattr_setpgroup(&plan.attributes, 0);
-  posix_spawnattr_setflags(&plan.attributes,
-                           POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
+  posix_spawnattr_setflags(&plan.attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
 
   const std::vector<std::string> environment = merged_environment(options.environment);
   pid_t pid = -1;
-  const int error = posix_spawn(&pid, program.c_str(), &plan.actions, &plan.attributes,
-                                pointers_to(arguments).data(), pointers_to(environment).data());
+  const int error = posix_spawn(&pid, program.c_str(), &plan.actions, &plan.attributes, pointers_to(arguments).data(),
+                                pointers_to(environment).data());
   if (error != 0) return failure("cannot start '" + program + "': " + std::strerror(error));
   child_output.reset();
   child_input.reset();

@@ -28,8 +28,7 @@ struct SubprocessResult {
 
 // Runs a program by its argument list and waits for it; never through a shell. The program is the leader of
 // its own process group, so that a time-out also ends what it started. Safe in a process with many threads.
-SubprocessResult run_subprocess(const std::vector<std::string>& arguments,
-                                const SubprocessOptions& options = {});
+SubprocessResult run_subprocess(const std::vector<std::string>& arguments, const SubprocessOptions& options = {});
 
 // The path of an executable: `name` itself where it has a slash, else the first on PATH; empty if there is
 // none. Empty and relative entries of PATH are skipped: what lies in the current directory is no tool.

@@ -29,8 +29,7 @@ struct ThreadPool::Job {
   int64_t done = 0;
   std::exception_ptr error;
 
-  Job(int64_t n_, int64_t ranges_, const RangeFunction& function_)
-      : n(n_), ranges(ranges_), function(function_) {}
+  Job(int64_t n_, int64_t ranges_, const RangeFunction& function_) : n(n_), ranges(ranges_), function(function_) {}
 
   bool exhausted() const { return next.load() >= ranges; }
 
@@ -76,9 +75,8 @@ ThreadPool::~ThreadPool() {
 }
 
 ThreadPool& ThreadPool::instance() {
-  return ProcessSingleton<ThreadPool>::get([] {
-    return new ThreadPool(positive_from_environment("FUSEWRIGHT_NUM_THREADS", available_processors()));
-  });
+  return ProcessSingleton<ThreadPool>::get(
+      [] { return new ThreadPool(positive_from_environment("FUSEWRIGHT_NUM_THREADS", available_processors())); });
 }
 
 void ThreadPool::work() {

@@ -57,14 +57,15 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
     if (nest.kind != LoopNest::Kind::pointwise && step.role != Step::Role::scalar) {
       bool on_row = true;
       for (const auto& list : step.dims)
-        for (int a : list) on_row &= !kernel.axes[static_cast<size_t>(a)].reduced && !kernel.axes[static_cast<size_t>(a)].tap;
+        for (int a : list)
+          on_row &= !kernel.axes[static_cast<size_t>(a)].reduced && !kernel.axes[static_cast<size_t>(a)].tap;
       // What feeds a row-level value is row-level too; a window or a position is always worked out in the loop.
       nest.row_level[s] = on_row && step.role != Step::Role::window && step.role != Step::Role::iota;
       if (step.role == Step::Role::compute)
         for (int operand : step.operands)
-          nest.row_level[s] = nest.row_level[s] &&
-                              (nest.row_level[static_cast<size_t>(operand)] ||
-                               kernel.steps[static_cast<size_t>(operand)].role == Step::Role::scalar);
+          nest.row_level[s] =
+              nest.row_level[s] && (nest.row_level[static_cast<size_t>(operand)] ||
+                                    kernel.steps[static_cast<size_t>(operand)].role == Step::Role::scalar);
     }
     bool in_loop = reduce || (step.stored && !nest.row_level[s]);
     if (in_loop) nest.stages = std::max(nest.stages, stage + 1);

@@ -42,7 +42,8 @@ class PyBuilder {
 
   // A static size is a symbol of its own whose hint is the number: kernels serve other sizes too, and sizes that must
   // agree are made one symbol when an operation says so.
-  Value input(const std::string& name, const std::string& dtype, const py::list& dims, const Ints& hints, const Order& order) {
+  Value input(const std::string& name, const std::string& dtype, const py::list& dims, const Ints& hints,
+              const Order& order) {
     Shape shape;
     for (size_t d = 0; d < hints.size(); ++d) {
       if (py::isinstance<py::str>(dims[d])) {
@@ -63,8 +64,8 @@ class PyBuilder {
     return builder_.constant(value, parse_dtype(dtype), runtime);
   }
   void set_hint(const std::string& symbol, int64_t value) { graph_.hints[symbol] = value; }
-  Value op(const std::string& name, const std::vector<Value>& operands, const py::dict& attrs, const std::string& origin,
-           const std::string& source) {
+  Value op(const std::string& name, const std::vector<Value>& operands, const py::dict& attrs,
+           const std::string& origin, const std::string& source) {
     auto found = find_op(name);
     require(found.has_value(), "no operation '", name, "'");
     Attrs converted;

@@ -20,17 +20,28 @@ at::ScalarType scalar_type(DType t) {
 
 DType dtype_of(const at::Tensor& t) {
   switch (t.scalar_type()) {
-    case at::kHalf: return DType::f16;
-    case at::kBFloat16: return DType::bf16;
-    case at::kFloat: return DType::f32;
-    case at::kDouble: return DType::f64;
-    case at::kChar: return DType::i8;
-    case at::kByte: return DType::u8;
-    case at::kShort: return DType::i16;
-    case at::kInt: return DType::i32;
-    case at::kLong: return DType::i64;
-    case at::kBool: return DType::b8;
-    default: fail("element type ", c10::toString(t.scalar_type()), " is not supported");
+    case at::kHalf:
+      return DType::f16;
+    case at::kBFloat16:
+      return DType::bf16;
+    case at::kFloat:
+      return DType::f32;
+    case at::kDouble:
+      return DType::f64;
+    case at::kChar:
+      return DType::i8;
+    case at::kByte:
+      return DType::u8;
+    case at::kShort:
+      return DType::i16;
+    case at::kInt:
+      return DType::i32;
+    case at::kLong:
+      return DType::i64;
+    case at::kBool:
+      return DType::b8;
+    default:
+      fail("element type ", c10::toString(t.scalar_type()), " is not supported");
   }
 }
 
@@ -64,21 +75,29 @@ class TorchHost : public Host {
   }
 
   void allocate(Tensor& t) override {
-    auto memory = std::make_shared<at::Tensor>(
-        at::detail::empty_strided_cpu(sizes_of(t), strides_of(t), scalar_type(t.dtype)));
+    auto memory =
+        std::make_shared<at::Tensor>(at::detail::empty_strided_cpu(sizes_of(t), strides_of(t), scalar_type(t.dtype)));
     t.data = memory->data_ptr();
     t.owner = std::move(memory);
+  }
+
+  void named(const std::string& name, const std::function<void()>& work) override {
+    RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
+    work();
   }
 
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
     at::Tensor a = view(operands[0]), b = view(operands[1]);
     switch (call.kind) {
-      case LibraryCall::Kind::matmul: return wrap(a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b));
+      case LibraryCall::Kind::matmul:
+        return wrap(a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b));
       case LibraryCall::Kind::conv:
         return wrap(at::convolution(a, b, {}, call.stride, call.padding, call.dilation, call.transposed,
                                     call.output_padding, call.groups));
-      case LibraryCall::Kind::conv_input_grad: return wrap(std::get<0>(backward(call, a, shape_only(call, a), b, true)));
-      default: return wrap(std::get<1>(backward(call, a, b, shape_only(call, a), false)));
+      case LibraryCall::Kind::conv_input_grad:
+        return wrap(std::get<0>(backward(call, a, shape_only(call, a), b, true)));
+      default:
+        return wrap(std::get<1>(backward(call, a, b, shape_only(call, a), false)));
     }
   }
 
@@ -105,8 +124,8 @@ class TorchHost : public Host {
 
   static std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const LibraryCall& call, const at::Tensor& dL_dy,
                                                                  const at::Tensor& x, const at::Tensor& w, bool input) {
-    return at::convolution_backward(dL_dy, x, w, c10::nullopt, call.stride, call.padding, call.dilation, call.transposed,
-                                    call.output_padding, call.groups, {input, !input, false});
+    return at::convolution_backward(dL_dy, x, w, c10::nullopt, call.stride, call.padding, call.dilation,
+                                    call.transposed, call.output_padding, call.groups, {input, !input, false});
   }
 };
 
@@ -190,8 +209,10 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     }
     variable_list saved;
     for (const Program::Saved& s : program.saved) {
-      if (!s.is_input) saved.push_back(results[static_cast<size_t>(s.index)]);
-      else if (int i = tensor_index(program.forward, s.index); i >= 0) saved.push_back(inputs[static_cast<size_t>(i)]);
+      if (!s.is_input)
+        saved.push_back(results[static_cast<size_t>(s.index)]);
+      else if (int i = tensor_index(program.forward, s.index); i >= 0)
+        saved.push_back(inputs[static_cast<size_t>(i)]);
     }
     ctx->save_for_backward(saved);
     ctx->set_materialize_grads(false);
@@ -201,7 +222,8 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     variable_list constant;
     for (size_t i = 0; i < results.size(); ++i) {
       const auto& tracked = program.gradient_of_output;
-      if (std::find(tracked.begin(), tracked.end(), static_cast<int>(i)) == tracked.end()) constant.push_back(results[i]);
+      if (std::find(tracked.begin(), tracked.end(), static_cast<int>(i)) == tracked.end())
+        constant.push_back(results[i]);
     }
     if (!constant.empty()) ctx->mark_non_differentiable(constant);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
@@ -280,7 +302,8 @@ std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::
   for (size_t i = 0; i < graph.inputs.size() && at::GradMode::is_enabled(); ++i) {
     int index = tensor_index(graph, static_cast<int>(i));
     if (index < 0) continue;
-    TORCH_CHECK(static_cast<size_t>(index) < inputs.size(), "fusewright: ", region->name(), " was given too few tensors");
+    TORCH_CHECK(static_cast<size_t>(index) < inputs.size(), "fusewright: ", region->name(),
+                " was given too few tensors");
     wrt[i] = inputs[static_cast<size_t>(index)].requires_grad();
     any |= wrt[i];
   }
@@ -312,14 +335,16 @@ std::vector<at::Tensor> run_meta(int64_t handle, at::TensorList inputs, at::Arra
   std::vector<at::Tensor> results;
   for (const Output& output : graph.outputs) {
     std::vector<int64_t> sizes, strides(graph.shape(output.value).size());
-    for (const Size& size : graph.shape(output.value)) sizes.push_back(SizeProgram(size, binder.slots()).run(symbols.data()));
+    for (const Size& size : graph.shape(output.value))
+      sizes.push_back(SizeProgram(size, binder.slots()).run(symbols.data()));
     int64_t stride = 1;
     for (size_t i = sizes.size(); i-- > 0;) {
       size_t d = output.order.empty() ? i : static_cast<size_t>(output.order[i]);
       strides[d] = stride;
       stride *= std::max<int64_t>(sizes[d], 1);
     }
-    results.push_back(at::empty_strided(sizes, strides, inputs[0].options().dtype(scalar_type(graph.dtype(output.value)))));
+    results.push_back(
+        at::empty_strided(sizes, strides, inputs[0].options().dtype(scalar_type(graph.dtype(output.value)))));
   }
   return results;
 }
@@ -360,7 +385,8 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   return slot;
 }
 
-std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs, const std::vector<double>& scalars) {
+std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
+                                   const std::vector<double>& scalars) {
   static auto op = c10::Dispatcher::singleton()
                        .findSchemaOrThrow("fusewright::run", "")
                        .typed<std::vector<at::Tensor>(int64_t, at::TensorList, at::ArrayRef<double>)>();
@@ -369,9 +395,7 @@ std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>
 
 int64_t region_calls() { return calls; }
 
-TORCH_LIBRARY(fusewright, m) {
-  m.def("run(int region, Tensor[] inputs, float[] scalars) -> Tensor[]");
-}
+TORCH_LIBRARY(fusewright, m) { m.def("run(int region, Tensor[] inputs, float[] scalars) -> Tensor[]"); }
 TORCH_LIBRARY_IMPL(fusewright, CPU, m) { m.impl("run", run_below); }
 TORCH_LIBRARY_IMPL(fusewright, AutogradCPU, m) { m.impl("run", run_autograd); }
 TORCH_LIBRARY_IMPL(fusewright, Meta, m) { m.impl("run", run_meta); }

@@ -37,7 +37,8 @@ class Region {
 };
 
 // Through the dispatcher: torch.ops.fusewright.run
-std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs, const std::vector<double>& scalars);
+std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
+                                   const std::vector<double>& scalars);
 int64_t region_calls();
 
 }  // namespace fusewright

@@ -15,13 +15,14 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 
+if importlib.util.find_spec("fusewright") is None:
+    sys.path.insert(0, str(HERE.parents[1] / "python"))
+
+
 def _use_fake_core() -> bool:
     if os.environ.get("FUSEWRIGHT_FAKE_CORE") == "1":
         return True
     package = importlib.util.find_spec("fusewright")
-    if package is None:
-        sys.path.insert(0, str(HERE.parents[1] / "python"))
-        package = importlib.util.find_spec("fusewright")
     folders = [Path(folder) for folder in package.submodule_search_locations]
     return not any(list(folder.glob("_core*.so")) for folder in folders)
 

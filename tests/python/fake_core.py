@@ -1,7 +1,7 @@
 """A stand-in for `fusewright._core` that evaluates a region with PyTorch's own operators.
 
-It knows the language of src/ops/ops.def but no fusion: the tests of capture run against it where the extension is not built
-(conftest.py), and it is a second reading of what each operation means.
+It knows the language of src/ops/ops.def but no fusion: the tests of capture run against it where the extension is not
+built (conftest.py), and it is a second reading of what each operation means.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Graph:
         self.ops, self.inputs, self.scalars, self.outputs = [], [], [], []
 
     def __str__(self):
-        return "\n".join(f"%{i} = {op[0]}({', '.join(f'%{o}' for o in op[1])}) {op[2]}" for i, op in enumerate(self.ops))
+        return "\n".join(
+            f"%{i} = {op[0]}({', '.join(f'%{o}' for o in op[1])}) {op[2]}" for i, op in enumerate(self.ops)
+        )
 
 
 class Builder:
@@ -74,6 +76,9 @@ class Builder:
         value = self._add(("input", [], {"name": name}), example)
         self.graph.inputs.append((value, dims))
         return value
+
+    def set_hint(self, symbol, value):
+        self._symbols[symbol] = value
 
     def scalar_input(self, name, dtype):
         value = self._add(("scalar_input", [], {"name": name, "dtype": dtype}), _meta(dtype))
@@ -211,10 +216,18 @@ def _avg_pool(x, a):
     n = len(a["kernel"])
     if n == 1:
         assert not a["divisor"]
-        return F.avg_pool1d(x, a["kernel"], a["stride"], a["padding"], bool(a["ceil_mode"]), bool(a["count_include_pad"]))
+        return F.avg_pool1d(
+            x, a["kernel"], a["stride"], a["padding"], bool(a["ceil_mode"]), bool(a["count_include_pad"])
+        )
     pool = (F.avg_pool2d, F.avg_pool3d)[n - 2]
     return pool(
-        x, a["kernel"], a["stride"], a["padding"], bool(a["ceil_mode"]), bool(a["count_include_pad"]), a["divisor"] or None
+        x,
+        a["kernel"],
+        a["stride"],
+        a["padding"],
+        bool(a["ceil_mode"]),
+        bool(a["count_include_pad"]),
+        a["divisor"] or None,
     )
 
 
@@ -231,12 +244,12 @@ def _prod(x, attrs):
 
 
 _SAME_TYPE = set(
-    "add sub mul div pow maximum minimum lt le gt ge eq ne logical_and logical_or matmul linear convolution group_norm layer_norm "
-    "rms_norm batch_norm batch_norm_inference batch_norm_running_mean batch_norm_running_var".split()
+    "add sub mul div pow maximum minimum lt le gt ge eq ne logical_and logical_or matmul linear convolution group_norm "
+    "layer_norm rms_norm batch_norm batch_norm_inference batch_norm_running_mean batch_norm_running_var".split()
 )
 _UNARY = set(
-    "neg abs sign exp expm1 log log1p erf tanh sigmoid sin cos sqrt rsqrt reciprocal square floor ceil round trunc isnan "
-    "logical_not".split()
+    "neg abs sign exp expm1 log log1p erf tanh sigmoid sin cos sqrt rsqrt reciprocal square floor ceil round trunc "
+    "isnan logical_not".split()
 )
 _BINARY = set("add sub mul div pow maximum minimum lt le gt ge eq ne logical_and logical_or matmul".split())
 _ACTIVATIONS = {

@@ -171,14 +171,20 @@ def test_structured_outputs():
 
 
 MODES = {
-    "batch 1": lambda m: m(images(1)), "other sizes": lambda m: m(images(5, 9)), "again": lambda m: m(images(3, 7)),
-    "eval": lambda m: m.eval()(images()), "train": lambda m: m.train()(images()),
-    "no_grad": torch.no_grad()(lambda m: m(images())), "inference_mode": torch.inference_mode()(lambda m: m(images())),
+    "batch 1": lambda m: m(images(1)),
+    "other sizes": lambda m: m(images(5, 9)),
+    "again": lambda m: m(images(3, 7)),
+    "eval": lambda m: m.eval()(images()),
+    "train": lambda m: m.train()(images()),
+    "no_grad": torch.no_grad()(lambda m: m(images())),
+    "inference_mode": torch.inference_mode()(lambda m: m(images())),
     "channels_last": lambda m: m(images().contiguous(memory_format=torch.channels_last)),
     "autocast": torch.autocast("cpu", torch.bfloat16)(lambda m: m(images())),
-    "frozen": lambda m: m.requires_grad_(False)(images()), "thawed": lambda m: m.requires_grad_(True)(images()),
-    "double": lambda m: m.double()(images().double()), "bfloat16": lambda m: m.bfloat16()(images().bfloat16()),
-}  # fmt: skip
+    "frozen": lambda m: m.requires_grad_(False)(images()),
+    "thawed": lambda m: m.requires_grad_(True)(images()),
+    "double": lambda m: m.double()(images().double()),
+    "bfloat16": lambda m: m.bfloat16()(images().bfloat16()),
+}
 
 
 def test_one_model_through_every_mode():
@@ -195,7 +201,7 @@ def test_one_model_through_every_mode():
         assert stats()["region_calls"] == before["region_calls"] + 1, name
         assert ours.dtype is eager.dtype and ours.requires_grad == eager.requires_grad, name
         assert ours.stride() == eager.stride(), name
-        low = eager.dtype is torch.bfloat16
+        low = name in ("autocast", "bfloat16")  # a rounding to 16 bits may fall the other way
         torch.testing.assert_close(ours, eager, atol=0.1 if low else 1e-5, rtol=0.05 if low else 1e-4, msg=name)
         torch.testing.assert_close(dict(model.named_buffers()), dict(plain.named_buffers()), atol=1e-2, rtol=1e-2)
     assert stats()["fallback_calls"] == 0
@@ -268,6 +274,7 @@ def test_torch_compile_backend():
 
 
 @pytest.mark.real_core
+@pytest.mark.skipif("fusewright" not in torch._dynamo.list_backends(), reason="the package is not installed")
 def test_torch_compile_backend_by_name():
     model = Net().eval()
     x = images()

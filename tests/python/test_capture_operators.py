@@ -1,9 +1,11 @@
 """Every row of the table of operators, in the spellings users write: output, gradients, one region, nothing outside."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
-from check import check
+from check import LAYOUTS, check
 from torch import nn
 
 import fusewright.partition
@@ -39,42 +41,87 @@ def away():
 
 OTHER = torch.randn(3, 5, 7)
 POINTWISE = {
-    "exp": torch.exp, "expm1": torch.expm1, "log": lambda x: x.log(), "log1p": torch.log1p, "erf": torch.erf,
-    "tanh": torch.tanh, "tanh_module": nn.Tanh(), "sigmoid": lambda x: x.sigmoid(), "sin": torch.sin, "cos": torch.cos,
-    "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "one_over": lambda x: 1 / x,
-    "square": torch.square, "neg": lambda x: -x, "negative": torch.negative, "abs": abs, "absolute": torch.absolute,
-    "sign": lambda x: x * torch.sign(x), "add_scalar": lambda x: x + 2, "radd": lambda x: 0.5 + x,
-    "iadd": lambda x: x.clone().add_(1.5), "sub_scalar": lambda x: x - 0.3, "rsub": lambda x: 1.5 - x,
-    "subtract": lambda x: torch.subtract(x, x * 2, alpha=3), "rsub_tensor": lambda x: torch.rsub(x, x * x, alpha=2),
-    "mul_scalar": lambda x: x * 0.1, "multiply": lambda x: torch.multiply(x, x), "div_scalar": lambda x: x / 3,
-    "divide": lambda x: torch.divide(x, x + 1), "true_divide": lambda x: torch.true_divide(1 + x, x),
-    "pow2": lambda x: x**2, "pow3": lambda x: x**3, "pow_half": lambda x: x**0.5, "pow_mhalf": lambda x: x.pow(-0.5),
-    "pow_m1": lambda x: x**-1, "pow1": lambda x: (x + 1) ** 1, "pow": lambda x: x**1.7, "rpow": lambda x: 2**x,
-    "pow_tensor": lambda x: torch.pow(x, x + 1), "maximum": lambda x: torch.maximum(x, 2 - x),
-    "max_other": lambda x: torch.max(x, 2 * x), "minimum": lambda x: torch.minimum(x, 2 - x),
-    "min_other": lambda x: torch.min(x, 2 * x), "where": lambda x: torch.where(x > 0.8, x, 2 * x),
-    "where_scalar": lambda x: torch.where(x >= 0.8, x, 0.0), "where_scalar_self": lambda x: torch.where(x < 0.8, 1.5, x),
+    "exp": torch.exp,
+    "expm1": torch.expm1,
+    "log": lambda x: x.log(),
+    "log1p": torch.log1p,
+    "erf": torch.erf,
+    "tanh": torch.tanh,
+    "tanh_module": nn.Tanh(),
+    "sigmoid": lambda x: x.sigmoid(),
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "sqrt": torch.sqrt,
+    "rsqrt": torch.rsqrt,
+    "reciprocal": torch.reciprocal,
+    "one_over": lambda x: 1 / x,
+    "square": torch.square,
+    "neg": lambda x: -x,
+    "negative": torch.negative,
+    "abs": abs,
+    "absolute": torch.absolute,
+    "sign": lambda x: x * torch.sign(x),
+    "add_scalar": lambda x: x + 2,
+    "radd": lambda x: 0.5 + x,
+    "iadd": lambda x: x.clone().add_(1.5),
+    "sub_scalar": lambda x: x - 0.3,
+    "rsub": lambda x: 1.5 - x,
+    "subtract": lambda x: torch.subtract(x, x * 2, alpha=3),
+    "rsub_tensor": lambda x: torch.rsub(x, x * x, alpha=2),
+    "mul_scalar": lambda x: x * 0.1,
+    "multiply": lambda x: torch.multiply(x, x),
+    "div_scalar": lambda x: x / 3,
+    "divide": lambda x: torch.divide(x, x + 1),
+    "true_divide": lambda x: torch.true_divide(1 + x, x),
+    "pow2": lambda x: x**2,
+    "pow3": lambda x: x**3,
+    "pow_half": lambda x: x**0.5,
+    "pow_mhalf": lambda x: x.pow(-0.5),
+    "pow_m1": lambda x: x**-1,
+    "pow1": lambda x: (x + 1) ** 1,
+    "pow": lambda x: x**1.7,
+    "rpow": lambda x: 2**x,
+    "pow_tensor": lambda x: torch.pow(x, x + 1),
+    "maximum": lambda x: torch.maximum(x, 2 - x),
+    "max_other": lambda x: torch.max(x, 2 * x),
+    "minimum": lambda x: torch.minimum(x, 2 - x),
+    "min_other": lambda x: torch.min(x, 2 * x),
+    "where": lambda x: torch.where(x > 0.8, x, 2 * x),
+    "where_scalar": lambda x: torch.where(x >= 0.8, x, 0.0),
+    "where_scalar_self": lambda x: torch.where(x < 0.8, 1.5, x),
     "masked_fill": lambda x: (x + 1).masked_fill(x <= 0.8, -1e9),
     "masked_fill_tensor": lambda x: (x + 1).masked_fill(x.gt(0.8), x.sum() * 0),
     "logical": lambda x: torch.where((x > 0.7) & (x < 1) | (x > 1.2), x, -x),
     "logical_functions": lambda x: torch.where(
         torch.logical_and(x, x > 1).logical_or(torch.logical_not(x < 0.6)), x, 3 * x
     ),
-    "bitwise_not": lambda x: torch.where(~(x > 1), x, x * x), "eq_ne": lambda x: torch.where((x == 1) | (x != 2), x, -x),
-    "isnan": lambda x: torch.where(torch.isnan(x), 0.0, x), "addcmul": lambda x: torch.addcmul(x, x, x + 1, value=2),
-    "addcdiv": lambda x: torch.addcdiv(x, x, x + 1), "lerp": lambda x: torch.lerp(x, x * x, 0.3),
-    "lerp_far": lambda x: torch.lerp(x, x * x, 0.8), "detach": lambda x: x * x.detach(),
-    "double_cast": lambda x: x.double() * 2, "to_bf16": lambda x: (x * 2).to(torch.bfloat16), "type_as": lambda x: x.type_as(x.double()) * 3,
-    "alpha": lambda x: torch.add(x, x * x, alpha=0.7), "dropout_eval": lambda x: F.dropout(x * 2, 0.5, False) + 1,
-    "dropout_zero": lambda x: F.dropout(x * 2, 0.0, True) + 1, "zero_dim": lambda x: x * x.mean(),
-    "clone": lambda x: (x * 2).clone() + 1, "contiguous": lambda x: (x * 2).transpose(0, 2).contiguous() + 1,
-}  # fmt: skip
+    "bitwise_not": lambda x: torch.where(~(x > 1), x, x * x),
+    "eq_ne": lambda x: torch.where((x == 1) | (x != 2), x, -x),
+    "isnan": lambda x: torch.where(torch.isnan(x), 0.0, x),
+    "addcmul": lambda x: torch.addcmul(x, x, x + 1, value=2),
+    "addcdiv": lambda x: torch.addcdiv(x, x, x + 1),
+    "lerp": lambda x: torch.lerp(x, x * x, 0.3),
+    "lerp_far": lambda x: torch.lerp(x, x * x, 0.8),
+    "detach": lambda x: x * x.detach(),
+    "double_cast": lambda x: x.double() * 2,
+    "to_bf16": lambda x: (x * 2).to(torch.bfloat16),
+    "type_as": lambda x: x.type_as(x.double()) * 3,
+    "alpha": lambda x: torch.add(x, x * x, alpha=0.7),
+    "dropout_eval": lambda x: F.dropout(x * 2, 0.5, False) + 1,
+    "dropout_zero": lambda x: F.dropout(x * 2, 0.0, True) + 1,
+    "zero_dim": lambda x: x * x.mean(),
+    "clone": lambda x: (x * 2).clone() + 1,
+    "contiguous": lambda x: (x * 2).transpose(0, 2).contiguous() + 1,
+}
+
+
+# Each layout is a capture and a compilation: the operators that differ in how they read their operands stand for all.
+EVERY_LAYOUT = {"exp", "mul_scalar", "where", "zero_dim", "contiguous", "detach"}
 
 
 @pytest.mark.parametrize("name", POINTWISE)
 def test_pointwise(name):
-    # Eager's pow of a number and a transposed tensor is contiguous; PyTorch's own fake kernel says otherwise.
-    check(POINTWISE[name], positive(), layouts=["contiguous", "transposed", "expanded"], strides=name != "rpow")
+    check(POINTWISE[name], positive(), layouts=LAYOUTS if name in EVERY_LAYOUT else ["contiguous"])
 
 
 @pytest.mark.parametrize("f", [torch.floor, torch.ceil, torch.round, torch.trunc, torch.fix], ids=lambda f: f.__name__)
@@ -83,20 +130,39 @@ def test_rounding(f):
 
 
 ACTIVATIONS = {
-    "relu": F.relu, "relu_inplace": lambda x: F.relu(x + 0, inplace=True), "leaky_relu": nn.LeakyReLU(0.2), "gelu": F.gelu,
-    "gelu_tanh": nn.GELU(approximate="tanh"), "silu": F.silu, "mish": F.mish, "softplus": nn.Softplus(2, 3),
-    "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid, "hardtanh": nn.Hardtanh(-0.5, 0.7), "relu6": nn.ReLU6(), "relu6_function": F.relu6,
-    "clamp": lambda x: x.clamp(-0.5, 0.5), "clamp_min": lambda x: x.clamp_min(0.1), "clamp_max": lambda x: x.clamp_max(0.1),
-    "clip": lambda x: torch.clip(x, max=0.3), "elu": nn.ELU(0.7), "selu": F.selu, "celu": nn.CELU(1.3),
-    "log_sigmoid": F.logsigmoid, "softsign": F.softsign, "tanhshrink": F.tanhshrink,
-    "threshold": nn.Threshold(0.1, 20), "hardshrink": nn.Hardshrink(0.4), "prelu": nn.PReLU(33), "prelu1": nn.PReLU(),
-}  # fmt: skip
+    "relu": F.relu,
+    "relu_inplace": lambda x: F.relu(x + 0, inplace=True),
+    "leaky_relu": nn.LeakyReLU(0.2),
+    "gelu": F.gelu,
+    "gelu_tanh": nn.GELU(approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "softplus": nn.Softplus(2, 3),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": nn.Hardtanh(-0.5, 0.7),
+    "relu6": nn.ReLU6(),
+    "relu6_function": F.relu6,
+    "clamp": lambda x: x.clamp(-0.5, 0.5),
+    "clamp_min": lambda x: x.clamp_min(0.1),
+    "clamp_max": lambda x: x.clamp_max(0.1),
+    "clip": lambda x: torch.clip(x, max=0.3),
+    "elu": nn.ELU(0.7),
+    "selu": F.selu,
+    "celu": nn.CELU(1.3),
+    "log_sigmoid": F.logsigmoid,
+    "softsign": F.softsign,
+    "tanhshrink": F.tanhshrink,
+    "threshold": nn.Threshold(0.1, 20),
+    "hardshrink": nn.Hardshrink(0.4),
+    "prelu": nn.PReLU(33),
+    "prelu1": nn.PReLU(),
+}
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation(name):
-    # As for pow: PyTorch's fake kernel of log_sigmoid keeps strides that eager does not.
-    check(ACTIVATIONS[name], away(), layouts=["contiguous", "transposed", "offset"], strides=name != "log_sigmoid")
+    check(ACTIVATIONS[name], away(), layouts=["contiguous"])
 
 
 def test_prelu_of_images():
@@ -104,27 +170,49 @@ def test_prelu_of_images():
 
 
 REDUCTIONS = {
-    "sum": lambda x: x.sum(), "sum_dims": lambda x: x.sum((1, 3)), "mean": lambda x: x.mean(),
-    "mean_keep": lambda x: x.mean(-1, keepdim=True), "amax": lambda x: x.amax((0, 2)), "amin": lambda x: x.amin(1),
-    "max": lambda x: x.max(), "min": lambda x: x.min(), "max_dim": lambda x: x.max(1)[0],
-    "max_dim_index": lambda x: x.max(1, keepdim=True), "min_dim": lambda x: x.min(dim=2),
-    "prod": lambda x: (1 + x / 50).prod(1), "prod_all": lambda x: (1 + x / 5000).prod(), "var": lambda x: x.var(1),
-    "var_all": lambda x: x.var(), "var_correction": lambda x: torch.var(x, (1, 2), correction=0),
-    "std": lambda x: x.std((2, 3), unbiased=False), "std_all": lambda x: x.std(),
-    "std_correction": lambda x: torch.std(x, 1, correction=2), "var_mean": lambda x: torch.var_mean(x, 1),
-    "std_mean": lambda x: torch.std_mean(x, (1, 2), correction=0), "var_mean_all": lambda x: torch.var_mean(x),
-    "argmax": lambda x: (x * 2).argmax(1), "argmin_all": lambda x: (x * 2).argmin(), "logsumexp": lambda x: x.logsumexp((1, 2)),
-    "softmax": lambda x: F.softmax(x, 1), "log_softmax": lambda x: x.log_softmax(-1), "softmin": lambda x: F.softmin(x, 2),
-    "softmax_dtype": lambda x: F.softmax(x, 1, dtype=torch.float64), "sum_dtype": lambda x: x.sum(1, dtype=torch.float64),
-    "norm": lambda x: x.norm(dim=1), "normalize": lambda x: F.normalize(x, dim=1), "norm1": lambda x: x.norm(1, dim=(2, 3)),
-    "mse_loss": lambda x: F.mse_loss(x, x * x), "l1_loss": lambda x: F.l1_loss(x, x * x + 1, reduction="sum"),
+    "sum": lambda x: x.sum(),
+    "sum_dims": lambda x: x.sum((1, 3)),
+    "mean": lambda x: x.mean(),
+    "mean_keep": lambda x: x.mean(-1, keepdim=True),
+    "amax": lambda x: x.amax((0, 2)),
+    "amin": lambda x: x.amin(1),
+    "max": lambda x: x.max(),
+    "min": lambda x: x.min(),
+    "max_dim": lambda x: x.max(1)[0],
+    "max_dim_index": lambda x: x.max(1, keepdim=True),
+    "min_dim": lambda x: x.min(dim=2),
+    "prod": lambda x: (1 + x / 50).prod(1),
+    "prod_all": lambda x: (1 + x / 5000).prod(),
+    "var": lambda x: x.var(1),
+    "var_all": lambda x: x.var(),
+    "var_correction": lambda x: torch.var(x, (1, 2), correction=0),
+    "std": lambda x: x.std((2, 3), unbiased=False),
+    "std_all": lambda x: x.std(),
+    "std_correction": lambda x: torch.std(x, 1, correction=2),
+    "var_mean": lambda x: torch.var_mean(x, 1),
+    "std_mean": lambda x: torch.std_mean(x, (1, 2), correction=0),
+    "var_mean_all": lambda x: torch.var_mean(x),
+    "argmax": lambda x: (x * 2).argmax(1),
+    "argmin_all": lambda x: (x * 2).argmin(),
+    "logsumexp": lambda x: x.logsumexp((1, 2)),
+    "softmax": lambda x: F.softmax(x, 1),
+    "log_softmax": lambda x: x.log_softmax(-1),
+    "softmin": lambda x: F.softmin(x, 2),
+    "softmax_dtype": lambda x: F.softmax(x, 1, dtype=torch.float64),
+    "sum_dtype": lambda x: x.sum(1, dtype=torch.float64),
+    "norm": lambda x: x.norm(dim=1),
+    "normalize": lambda x: F.normalize(x, dim=1),
+    "norm1": lambda x: x.norm(1, dim=(2, 3)),
+    "mse_loss": lambda x: F.mse_loss(x, x * x),
+    "l1_loss": lambda x: F.l1_loss(x, x * x + 1, reduction="sum"),
     "mse_none": lambda x: F.mse_loss(x, 2 * x, reduction="none"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_reduction(name):
-    check(REDUCTIONS[name], image(), layouts=["contiguous", "transposed", "channels_last"])
+    more = ["transposed", "channels_last"] if name in ("sum_dims", "max_dim_index", "softmax", "var") else []
+    check(REDUCTIONS[name], image(), layouts=["contiguous", *more])
 
 
 def test_std_and_norm_of_nothing_have_zero_gradient():
@@ -133,12 +221,21 @@ def test_std_and_norm_of_nothing_have_zero_gradient():
 
 
 NORMS = {
-    "group": nn.GroupNorm(3, 6), "group_plain": nn.GroupNorm(2, 6, affine=False), "layer": nn.LayerNorm([9, 8]),
-    "layer_last": nn.LayerNorm(8), "layer_plain": nn.LayerNorm(8, elementwise_affine=False),
-    "layer_no_bias": nn.LayerNorm(8, bias=False), "rms": nn.RMSNorm(8), "rms_eps": nn.RMSNorm([9, 8], eps=1e-3, elementwise_affine=False),
-    "batch": nn.BatchNorm2d(6), "batch_plain": nn.BatchNorm2d(6, affine=False), "batch_no_stats": nn.BatchNorm2d(6, track_running_stats=False),
-    "batch_eval": nn.BatchNorm2d(6).eval(), "instance": nn.InstanceNorm2d(6), "instance_affine": nn.InstanceNorm2d(6, affine=True),
-}  # fmt: skip
+    "group": nn.GroupNorm(3, 6),
+    "group_plain": nn.GroupNorm(2, 6, affine=False),
+    "layer": nn.LayerNorm([9, 8]),
+    "layer_last": nn.LayerNorm(8),
+    "layer_plain": nn.LayerNorm(8, elementwise_affine=False),
+    "layer_no_bias": nn.LayerNorm(8, bias=False),
+    "rms": nn.RMSNorm(8),
+    "rms_eps": nn.RMSNorm([9, 8], eps=1e-3, elementwise_affine=False),
+    "batch": nn.BatchNorm2d(6),
+    "batch_plain": nn.BatchNorm2d(6, affine=False),
+    "batch_no_stats": nn.BatchNorm2d(6, track_running_stats=False),
+    "batch_eval": nn.BatchNorm2d(6).eval(),
+    "instance": nn.InstanceNorm2d(6),
+    "instance_affine": nn.InstanceNorm2d(6, affine=True),
+}
 
 
 @pytest.mark.parametrize("name", NORMS)
@@ -151,71 +248,100 @@ def test_norm(name):
             if buffer.is_floating_point():
                 buffer.copy_(torch.rand_like(buffer) + 0.5)
     check(norm, image(), layouts=["contiguous", "channels_last"])
-    check(norm, image(), layouts=["transposed"], strides=False)  # PyTorch's fake batch norm keeps them, eager does not
+    if name in ("group", "batch", "layer"):  # PyTorch's fake batch norm keeps these strides, eager does not
+        check(norm, image(), layouts=["transposed"], strides=name != "batch")
 
 
 HEAVY = {
-    "linear": (nn.Linear(8, 5), [torch.randn(3, 8)]), "linear_no_bias": (nn.Linear(8, 5, bias=False), [torch.randn(2, 3, 8)]),
-    "linear_vector": (nn.Linear(8, 5), [torch.randn(8)]), "conv1d": (nn.Conv1d(6, 4, 3), [torch.randn(2, 6, 9)]),
+    "linear": (nn.Linear(8, 5), [torch.randn(3, 8)]),
+    "linear_no_bias": (nn.Linear(8, 5, bias=False), [torch.randn(2, 3, 8)]),
+    "linear_vector": (nn.Linear(8, 5), [torch.randn(8)]),
+    "conv1d": (nn.Conv1d(6, 4, 3), [torch.randn(2, 6, 9)]),
     "conv2d": (nn.Conv2d(6, 4, 3, stride=2, padding=1, dilation=2, groups=2), image()),
-    "conv2d_same": (nn.Conv2d(6, 4, 3, padding="same"), image()), "conv2d_valid": (nn.Conv2d(6, 4, (3, 2), padding="valid"), image()),
-    "conv2d_unbatched": (nn.Conv2d(6, 4, 3), [torch.randn(6, 9, 8)]), "conv3d": (nn.Conv3d(2, 4, 3), [torch.randn(2, 2, 5, 5, 5)]),
+    "conv2d_same": (nn.Conv2d(6, 4, 3, padding="same"), image()),
+    "conv2d_valid": (nn.Conv2d(6, 4, (3, 2), padding="valid"), image()),
+    "conv2d_unbatched": (nn.Conv2d(6, 4, 3), [torch.randn(6, 9, 8)]),
+    "conv3d": (nn.Conv3d(2, 4, 3), [torch.randn(2, 2, 5, 5, 5)]),
     "conv_transpose1d": (nn.ConvTranspose1d(6, 4, 3, stride=2), [torch.randn(2, 6, 9)]),
     "conv_transpose2d": (nn.ConvTranspose2d(6, 4, 3, stride=2, padding=1, output_padding=1, groups=2), image()),
-    "conv_transpose3d": (nn.ConvTranspose3d(2, 4, 3, stride=2, padding=1, output_padding=1), [torch.randn(2, 2, 3, 4, 5)]),
-}  # fmt: skip
+    "conv_transpose3d": (
+        nn.ConvTranspose3d(2, 4, 3, stride=2, padding=1, output_padding=1),
+        [torch.randn(2, 2, 3, 4, 5)],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", HEAVY)
 def test_heavy_module(name):
     module, inputs = HEAVY[name]
-    check(nn.Sequential(module, nn.Tanh()), inputs, layouts=["contiguous", "transposed", "channels_last"])
+    more = ["transposed", "channels_last"] if name in ("linear", "conv2d", "conv_transpose3d") else []
+    check(nn.Sequential(module, nn.Tanh()), inputs, layouts=["contiguous", *more])
 
 
 A, B, V = torch.randn(4, 5), torch.randn(5, 3), torch.randn(5)
 PRODUCTS = {
-    "mm": (lambda a, b: torch.mm(a, b).tanh(), [A, B]), "matmul": (lambda a, b: (a @ b).tanh(), [A, B]),
+    "mm": (lambda a, b: torch.mm(a, b).tanh(), [A, B]),
+    "matmul": (lambda a, b: (a @ b).tanh(), [A, B]),
     "matmul_batched": (lambda a, b: (a @ b).tanh(), [torch.randn(2, 4, 5), torch.randn(2, 5, 3)]),
     "matmul_folded": (lambda a, b: (a @ b).tanh(), [torch.randn(2, 4, 5), B]),
     "matmul_broadcast": (lambda a, b: (a @ b).tanh(), [torch.randn(3, 1, 4, 5), torch.randn(2, 5, 3)]),
     "matmul_left": (lambda a, b: (a @ b).tanh(), [A, torch.randn(2, 5, 3)]),
-    "matvec": (lambda a, b: (a @ b).tanh(), [A, V]), "vecmat": (lambda a, b: (a @ b).tanh(), [V, B]),
-    "dot": (lambda a, b: (a @ b).tanh(), [V, V + 1]), "bmm": (lambda a, b: torch.bmm(a, b).tanh(), [torch.randn(2, 4, 5), torch.randn(2, 5, 3)]),
+    "matvec": (lambda a, b: (a @ b).tanh(), [A, V]),
+    "vecmat": (lambda a, b: (a @ b).tanh(), [V, B]),
+    "dot": (lambda a, b: (a @ b).tanh(), [V, V + 1]),
+    "bmm": (lambda a, b: torch.bmm(a, b).tanh(), [torch.randn(2, 4, 5), torch.randn(2, 5, 3)]),
     "addmm": (lambda c, a, b: torch.addmm(c, a, b, beta=0.5, alpha=2).tanh(), [torch.randn(3), A, B]),
-    "baddbmm": (lambda c, a, b: torch.baddbmm(c, a, b).tanh(), [torch.randn(2, 4, 3), torch.randn(2, 4, 5), torch.randn(2, 5, 3)]),
-}  # fmt: skip
+    "baddbmm": (
+        lambda c, a, b: torch.baddbmm(c, a, b).tanh(),
+        [torch.randn(2, 4, 3), torch.randn(2, 4, 5), torch.randn(2, 5, 3)],
+    ),
+}
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_product(name):
     f, inputs = PRODUCTS[name]
-    check(f, inputs, layouts=["contiguous", "transposed"])
+    check(f, inputs, layouts=["contiguous", "transposed"] if name == "mm" else ["contiguous"])
 
 
 POOLS = {
-    "max1": (lambda x: F.max_pool1d(x * 2, 3, 2, 1), 1), "max2": (lambda x: F.max_pool2d(x * 2, (2, 3), dilation=(2, 1), ceil_mode=True), 2),
-    "max3": (lambda x: F.max_pool3d(x * 2, 2), 3), "max2_indices": (lambda x: F.max_pool2d(x * 2, 2, return_indices=True)[0], 2),
-    "avg1": (lambda x: F.avg_pool1d(x * 2, 3, 2, 1), 1), "avg2": (lambda x: F.avg_pool2d(x * 2, 3, 2, 1, count_include_pad=False), 2),
-    "avg2_divisor": (lambda x: F.avg_pool2d(x * 2, 3, divisor_override=5), 2), "avg3": (lambda x: F.avg_pool3d(x * 2, 2, ceil_mode=True), 3),
-    "adaptive1": (lambda x: F.adaptive_avg_pool1d(x * 2, 1), 1), "adaptive2": (lambda x: F.adaptive_avg_pool2d(x * 2, 1), 2),
-    "adaptive3": (lambda x: F.adaptive_avg_pool3d(x * 2, 1), 3), "adaptive_even": (lambda x: F.adaptive_avg_pool2d(x * 2, (3, 2)), 2),
-}  # fmt: skip
+    "max1": (lambda x: F.max_pool1d(x * 2, 3, 2, 1), 1),
+    "max2": (lambda x: F.max_pool2d(x * 2, (2, 3), dilation=(2, 1), ceil_mode=True), 2),
+    "max3": (lambda x: F.max_pool3d(x * 2, 2), 3),
+    "max2_indices": (lambda x: F.max_pool2d(x * 2, 2, return_indices=True)[0], 2),
+    "avg1": (lambda x: F.avg_pool1d(x * 2, 3, 2, 1), 1),
+    "avg2": (lambda x: F.avg_pool2d(x * 2, 3, 2, 1, count_include_pad=False), 2),
+    "avg2_divisor": (lambda x: F.avg_pool2d(x * 2, 3, divisor_override=5), 2),
+    "avg3": (lambda x: F.avg_pool3d(x * 2, 2, ceil_mode=True), 3),
+    "adaptive1": (lambda x: F.adaptive_avg_pool1d(x * 2, 1), 1),
+    "adaptive2": (lambda x: F.adaptive_avg_pool2d(x * 2, 1), 2),
+    "adaptive3": (lambda x: F.adaptive_avg_pool3d(x * 2, 1), 3),
+    "adaptive_even": (lambda x: F.adaptive_avg_pool2d(x * 2, (3, 2)), 2),
+}
 
 
 @pytest.mark.parametrize("name", POOLS)
 def test_pool(name):
     f, rank = POOLS[name]
-    check(f, [torch.randn(2, 3, *(9, 8, 7)[:rank])], layouts=["contiguous", "transposed", "channels_last"])
+    more = ["transposed", "channels_last"] if name in ("max2", "avg2") else []
+    check(f, [torch.randn(2, 3, *(9, 8, 7)[:rank])], layouts=["contiguous", *more])
 
 
 MOVEMENT = {
-    "view": lambda x: (x * 2).view(2, 6, 3, 3, 8) + 1, "flatten": lambda x: (x * 2).flatten(1).exp(),
-    "unflatten": lambda x: (x * 2).unflatten(1, (2, 3)).exp(), "reshape": lambda x: (x * 2).permute(0, 2, 3, 1).reshape(2, -1).exp(),
-    "squeeze": lambda x: (x * 2).unsqueeze(0).squeeze(0).exp(), "transpose": lambda x: (x * 2).transpose(1, 2).exp(),
-    "t": lambda x: (x * 2).flatten(1).t().exp(), "movedim": lambda x: (x * 2).movedim(1, -1).exp(),
-    "expand": lambda x: (x.mean(1, keepdim=True)).expand(2, 6, 9, 8) * x, "broadcast_to": lambda x: torch.broadcast_to(x.amax(0), x.shape) + x,
-    "expand_as": lambda x: x.sum(0).expand_as(x) * 2, "mT": lambda x: (x * 2).mT.exp(), "swapaxes": lambda x: (x * 2).swapaxes(0, 1).exp(),
-}  # fmt: skip
+    "view": lambda x: (x * 2).view(2, 6, 3, 3, 8) + 1,
+    "flatten": lambda x: (x * 2).flatten(1).exp(),
+    "unflatten": lambda x: (x * 2).unflatten(1, (2, 3)).exp(),
+    "reshape": lambda x: (x * 2).permute(0, 2, 3, 1).reshape(2, -1).exp(),
+    "squeeze": lambda x: (x * 2).unsqueeze(0).squeeze(0).exp(),
+    "transpose": lambda x: (x * 2).transpose(1, 2).exp(),
+    "t": lambda x: (x * 2).flatten(1).t().exp(),
+    "movedim": lambda x: (x * 2).movedim(1, -1).exp(),
+    "expand": lambda x: (x.mean(1, keepdim=True)).expand(2, 6, 9, 8) * x,
+    "broadcast_to": lambda x: torch.broadcast_to(x.amax(0), x.shape) + x,
+    "expand_as": lambda x: x.sum(0).expand_as(x) * 2,
+    "mT": lambda x: (x * 2).mT.exp(),
+    "swapaxes": lambda x: (x * 2).swapaxes(0, 1).exp(),
+}
 
 
 @pytest.mark.parametrize("name", MOVEMENT)
@@ -223,11 +349,19 @@ def test_movement_inside_a_region(name):
     check(MOVEMENT[name], image(), layouts=["contiguous", "channels_last"])
 
 
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool]
+DTYPES = [
+    torch.float32,
+    torch.float64,
+    torch.bfloat16,
+    torch.float16,
+    torch.int64,
+    torch.int32,
+    torch.uint8,
+    torch.bool,
+]
 
 
-@pytest.mark.parametrize("a", DTYPES, ids=str)
-@pytest.mark.parametrize("b", DTYPES, ids=str)
+@pytest.mark.parametrize("a, b", itertools.combinations_with_replacement(DTYPES, 2), ids=str)
 def test_promotion(a, b):
     x, y = (torch.randint(0, 5, (3, 4)).to(dtype) for dtype in (a, b))
     # A booleans' product and an integer's power stay PyTorch's: results must be right either way.
@@ -240,10 +374,20 @@ def test_every_row_is_tested():
     names = sorted(str(target) for target, row in TABLE.items() if row.build in missing)
     # Rows for what other versions of PyTorch export, or for overloads that need an explicit torch.ops call.
     other_versions = {
-        "aten._batch_norm_with_update_functional.default", "aten.batch_norm.default", "aten.native_group_norm.default",
-        "aten.native_layer_norm.default", "aten.log_sigmoid_forward.default", "aten.convolution.default",
-        "aten._convolution.default", "aten.var.default", "aten.std.default", "aten.var_mean.default", "aten.std_mean.default",
-        "aten.relu6.default", "aten.max_pool1d_with_indices.default", "aten.max_pool3d_with_indices.default",
-    }  # fmt: skip
+        "aten._batch_norm_with_update_functional.default",
+        "aten.batch_norm.default",
+        "aten.native_group_norm.default",
+        "aten.native_layer_norm.default",
+        "aten.log_sigmoid_forward.default",
+        "aten.convolution.default",
+        "aten._convolution.default",
+        "aten.var.default",
+        "aten.std.default",
+        "aten.var_mean.default",
+        "aten.std_mean.default",
+        "aten.relu6.default",
+        "aten.max_pool1d_with_indices.default",
+        "aten.max_pool3d_with_indices.default",
+    }
     if len(SEEN) > 100:  # the whole file ran
         assert set(names) <= other_versions, names

@@ -32,13 +32,13 @@ def minimax(f, lo, hi, first, degree, weight, points, rounds):
     n = degree + 1 - first
     xs = [(lo + hi) / 2 - (hi - lo) / 2 * cos(pi * (i + mpf(1) / 2) / points) for i in range(points)]
     fs, ws = [f(x) for x in xs], [weight(x) for x in xs]
-    rows = [[w * x**p for p in range(first, degree + 1)] for x, w in zip(xs, ws)]
-    goal = [fx * w for fx, w in zip(fs, ws)]
+    rows = [[w * x**p for p in range(first, degree + 1)] for x, w in zip(xs, ws, strict=True)]
+    goal = [fx * w for fx, w in zip(fs, ws, strict=True)]
     mass = [mpf(1) / points] * points
     best = None
     for _ in range(rounds):
         a, b = matrix(n, n), matrix(n, 1)
-        for row, g, m in zip(rows, goal, mass):
+        for row, g, m in zip(rows, goal, mass, strict=True):
             scaled = [m * r for r in row]
             for i in range(n):
                 b[i] += scaled[i] * g
@@ -48,11 +48,14 @@ def minimax(f, lo, hi, first, degree, weight, points, rounds):
             for j in range(i):
                 a[i, j] = a[j, i]
         coefficients = list(lu_solve(a, b))
-        errors = [abs(sum(c * r for c, r in zip(coefficients, row)) - g) for row, g in zip(rows, goal)]
+        errors = [
+            abs(sum(c * r for c, r in zip(coefficients, row, strict=True)) - g)
+            for row, g in zip(rows, goal, strict=True)
+        ]
         worst = max(errors)
         if best is None or worst < best[1]:
             best = coefficients, worst
-        mass = [m * e for m, e in zip(mass, errors)]
+        mass = [m * e for m, e in zip(mass, errors, strict=True)]
         total = sum(mass)
         mass = [m / total for m in mass]
     return best
@@ -131,20 +134,35 @@ def cos_tail(u):  # cos(r) = 1 - u / 2 + u^2 tail(u), u = r^2
 
 
 EXP = (exp_tail, -LN2 / 2 * mpf("1.001"), LN2 / 2 * mpf("1.001"))
-EXP_WEIGHT = lambda r: r**2 / abs(expm1(r)) if r else mpf(0)
+
+
+def exp_weight(r):
+    return r**2 / abs(expm1(r)) if r else mpf(0)
+
+
 LOG = (log_tail, 1 / ROOT - 1, ROOT - 1)
-LOG_WEIGHT = lambda f: f**2 / abs(log1p(f)) if f else mpf(0)
-ERF_WEIGHT = lambda a: a * erfc(a) / (1 - erfc(a)) if a else mpf(1)
+
+
+def log_weight(f):
+    return f**2 / abs(log1p(f)) if f else mpf(0)
+
+
+def erf_weight(a):
+    return a * erfc(a) / (1 - erfc(a)) if a else mpf(1)
+
+
 TRIG_MAX_F = mpf(1)  # the reduction of huge arguments leaves up to 0.98
 TRIG_MAX_D = (pi * mpf("0.26")) ** 2
 
 FITS = {
-    "exp_tail_f": (*EXP, 4, EXP_WEIGHT, to_float),
-    "exp_tail_d": (*EXP, 10, EXP_WEIGHT, to_double),
-    "log_tail_f": (*LOG, 8, LOG_WEIGHT, to_float),
-    "log_tail_d": (*LOG, 20, LOG_WEIGHT, to_double),
+    "exp_tail_f": (*EXP, 4, exp_weight, to_float),
+    "exp_tail_d": (*EXP, 10, exp_weight, to_double),
+    "exp_tail_short": (*EXP, 5, exp_weight, to_double),
+    "log_tail_f": (*LOG, 8, log_weight, to_float),
+    "log_tail_d": (*LOG, 20, log_weight, to_double),
+    "log_tail_short": (*LOG, 11, log_weight, to_double),
     "atanh_tail_d": (atanh_tail, 0, (3 - 2 * ROOT) ** 2, 8, lambda u: u**2, to_double),
-    "erf_exponent_f": (erf_exponent, 0, 3.93, 8, ERF_WEIGHT, to_float),
+    "erf_exponent_f": (erf_exponent, 0, 3.93, 8, erf_weight, to_float),
     "erf_small_f": (erf_small, 0, mpf("0.26"), 4, lambda u: mpf(1), to_float),
     "erf_small_d": (erf_small, 0, 1, 11, lambda u: mpf(1), to_double),
     "erfcx_f": (erfcx_of(2), mpf("-0.6"), mpf("0.672"), 9, lambda t: 1 / erfcx_of(2)(t), to_float, True),

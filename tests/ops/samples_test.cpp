@@ -1,0 +1,77 @@
+// A loop over ops.def: every row prints and parses, decomposes, verifies, and has the derivative that finite
+// differences find.
+#include "support/samples.h"
+
+#include "support/graphs.h"
+#include "support/interpreter.h"
+
+namespace fusewright::testing {
+namespace {
+
+class EveryOp : public ::testing::TestWithParam<OpInfo> {
+ protected:
+  const Sample& sample() {
+    const Sample* found = find_sample(GetParam().name);
+    require(found != nullptr, "ops.def has a row '", GetParam().name, "' without a sample in tests/support/samples.h");
+    return *found;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(, EveryOp, ::testing::ValuesIn(all_ops()), [](const auto& op) { return op.param.name; });
+
+TEST_P(EveryOp, PrintsWhatItParses) {
+  Graph graph = parse(sample().text);
+  EXPECT_GT(count_ops(graph, GetParam().op), 0);
+  EXPECT_EQ(print(parse(print(graph))), print(graph));
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST_P(EveryOp, Decomposes) {
+  Graph graph = decomposed(parse(sample().text));
+  EXPECT_NO_THROW(verify(graph)) << print(graph);
+  for (const Node& node : graph.nodes) EXPECT_NE(node.kind(), Kind::composite) << name_of(node.op);
+  for (size_t i = 0; i < graph.outputs.size(); ++i)
+    EXPECT_EQ(graph.shape(graph.outputs[i].value), parse(sample().text).shape(parse(sample().text).outputs[i].value));
+}
+
+TEST_P(EveryOp, HasItsDerivative) {
+  Graph graph = parse(sample().text);
+  std::mt19937 random(7);
+  std::vector<Array> inputs = random_inputs(graph, sample_sizes, random, sample().low, sample().high);
+  std::vector<Array> dL_dy;
+  for (const Array& output : interpret(graph, inputs))
+    dL_dy.push_back(random_array(DType::f64, output.sizes, random, 0.5, 1.5));
+  const Graph primitive = decomposed(graph);
+  auto loss = [&] {
+    double total = 0;
+    std::vector<Array> outputs = Interpreter(primitive, inputs).outputs();
+    for (size_t i = 0; i < outputs.size(); ++i)
+      for (size_t k = 0; k < outputs[i].size(); ++k) total += outputs[i].data[k] * dL_dy[i].data[k];
+    return total;
+  };
+  std::vector<bool> wrt(inputs.size(), true);
+  if (sample().gradient == Sample::Gradient::refused) {
+    EXPECT_ERROR(interpret(graph, wrt, inputs, dL_dy), std::string(GetParam().name) + ": no derivative rule");
+    return;
+  }
+  Reference reference = interpret(graph, wrt, inputs, dL_dy);
+  ASSERT_EQ(reference.gradients.size(), inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i)
+    for (size_t k = 0; k < inputs[i].size(); ++k) {
+      double &x = inputs[i].data[k], here = x, step = 1e-5;
+      x = here + step;
+      double above = loss();
+      x = here - step;
+      double below = loss();
+      x = here;
+      double slope = sample().gradient == Sample::Gradient::stopped ? 0 : (above - below) / (2 * step);
+      EXPECT_NEAR(reference.gradients[i].data[k], slope, 2e-6 * (1 + std::abs(slope))) << "input " << i << " at " << k;
+    }
+}
+
+TEST(Samples, OnlyNameRowsThatExist) {
+  for (const Sample& sample : samples()) EXPECT_TRUE(find_op(sample.op)) << sample.op;
+}
+
+}  // namespace
+}  // namespace fusewright::testing

@@ -1,0 +1,227 @@
+// Random graphs, forward and backward, against the interpreter. FUSEWRIGHT_FUZZ_SEED and FUSEWRIGHT_FUZZ_SECONDS widen
+// the search; a failure prints its seed and the graph.
+#include <chrono>
+
+#include "support/execute.h"
+
+namespace fusewright::testing {
+namespace {
+
+class GraphFuzzer {
+ public:
+  explicit GraphFuzzer(unsigned seed) : random_(seed), b_(graph_) {
+    dtype_ = pick(4) ? DType::f64 : DType::f32;
+    static const int64_t lengths[] = {1, 2, 3, 4, 6, 7, 8, 12, 33};
+    for (const char* name : {"n", "c", "h", "w"}) {
+      int64_t length = lengths[pick(std::size(lengths))];
+      graph_.hints[name] = sizes_[name] = length;
+    }
+    int inputs = 1 + pick(3);
+    for (int i = 0; i < inputs; ++i) add_input();
+    int operations = 2 + pick(9);
+    for (int i = 0; i < operations; ++i) add_operation();
+    int outputs = 1 + pick(2);
+    for (int i = 0; i < outputs; ++i) b_.output(i == 0 ? values_.back() : values_[pick(values_.size())]);
+  }
+
+  const Graph& graph() const { return graph_; }
+  std::vector<Array> inputs() {
+    std::vector<Array> result;
+    for (Value v : graph_.inputs) {
+      Sizes sizes;
+      for (const Size& size : graph_.shape(v)) sizes.push_back(graph_.hint(size));
+      result.push_back(random_array(dtype_, sizes, random_, -1.5, 1.5));
+    }
+    return result;
+  }
+  Layouts layouts() {
+    Layouts result;
+    for (Value v : graph_.inputs) {
+      Layout layout;
+      if (pick(3) == 0) {
+        layout.order.resize(static_cast<size_t>(graph_.type(v).rank()));
+        std::iota(layout.order.begin(), layout.order.end(), 0);
+        std::shuffle(layout.order.begin(), layout.order.end(), random_);
+      }
+      layout.step = pick(4) ? 1 : 2;
+      layout.offset = pick(3);
+      result.push_back(layout);
+    }
+    return result;
+  }
+  std::vector<bool> wrt() {
+    std::vector<bool> result;
+    for (size_t i = 0; i < graph_.inputs.size(); ++i) result.push_back(pick(4) != 0);
+    return result;
+  }
+
+ private:
+  size_t pick(size_t count) { return random_() % count; }
+
+  Shape random_shape() {
+    static const std::vector<std::vector<const char*>> shapes = {
+        {"n", "c", "h", "w"}, {"n", "c", "h", "w"}, {"n", "c", "h"}, {"n", "c"}, {"c", "1", "1"}, {"c"}, {"n", "1"}, {"w"}, {}};
+    Shape shape;
+    for (const char* size : shapes[pick(graph_.inputs.empty() ? 4 : shapes.size())]) shape.push_back(Size::parse(size));
+    for (Size& size : shape)
+      if (graph_.hint(size) == 1) size = 1;
+    return shape;
+  }
+  void add_input() { values_.push_back(b_.input("x" + std::to_string(graph_.inputs.size()), dtype_, random_shape())); }
+  Value any() { return values_[values_.size() - 1 - std::min(pick(values_.size()), pick(values_.size()))]; }
+
+  void add_operation() {
+    Value x = any();
+    try {
+      switch (pick(12)) {
+        case 0: case 1: case 2: return push(unary(x));
+        case 3: case 4: case 5: return push(binary(x, any()));
+        case 6: case 7: return push(reduce(x));
+        case 8: return push(movement(x));
+        case 9: return push(window(x));
+        case 10: return push(composite(x));
+        default: return push(b_.op(Op::select, {b_.binary(Op::lt, x, x), x, unary(x)}));
+      }
+    } catch (const Error&) {  // shapes that do not fit: another one
+    }
+  }
+  void push(Value v) {
+    if (b_.rank(v) <= 6 && graph_.hint(product(graph_.shape(v))) <= 40000) values_.push_back(v);
+  }
+
+  Value bounded(Value x) { return b_.unary(Op::tanh, x); }
+  Value unary(Value x) {
+    static const Op ops[] = {Op::neg, Op::abs, Op::tanh, Op::sigmoid, Op::erf, Op::sin, Op::square, Op::sign};
+    switch (pick(6)) {
+      case 0: return b_.unary(Op::exp, bounded(x));
+      case 1: return b_.unary(Op::log1p, b_.unary(Op::square, x));
+      case 2: return b_.op(Op::leaky_relu, {x}, {{"negative_slope", 0.1 * static_cast<double>(1 + pick(3))}});
+      default: return b_.unary(ops[pick(std::size(ops))], x);
+    }
+  }
+  Value binary(Value x, Value y) {
+    static const Op ops[] = {Op::add, Op::sub, Op::mul, Op::maximum, Op::minimum};
+    if (pick(6) == 0) return b_.binary(Op::div, x, b_.binary(Op::add, b_.unary(Op::square, y), b_.constant(1, dtype_)));
+    return b_.binary(ops[pick(std::size(ops))], x, y);
+  }
+  Value reduce(Value x) {
+    Ints dims;
+    for (int d = 0; d < b_.rank(x); ++d)
+      if (pick(2)) dims.push_back(d);
+    bool keep = pick(2);
+    switch (pick(4)) {
+      case 0: return b_.op(Op::mean, {x}, {{"dims", dims}, {"keepdim", int64_t{keep}}});
+      case 1: return b_.reduce(Op::amax, x, dims, keep);
+      case 2: return b_.op(Op::logsumexp, {x}, {{"dims", dims}, {"keepdim", int64_t{keep}}});
+      default: return b_.reduce(Op::sum, x, dims, keep);
+    }
+  }
+  Value movement(Value x) {
+    Shape shape = b_.shape(x);
+    size_t rank = shape.size();
+    switch (pick(4)) {
+      case 0: {
+        Ints dims(rank);
+        std::iota(dims.begin(), dims.end(), 0);
+        std::shuffle(dims.begin(), dims.end(), random_);
+        return b_.permute(x, dims);
+      }
+      case 1: {  // merge two neighbours
+        if (rank < 2) return x;
+        size_t at = pick(rank - 1);
+        shape[at] = shape[at] * shape[at + 1];
+        shape.erase(shape.begin() + static_cast<long>(at) + 1);
+        return b_.reshape(x, shape);
+      }
+      case 2: {  // split one
+        if (rank == 0) return x;
+        size_t at = pick(rank);
+        int64_t parts = 2 + static_cast<int64_t>(pick(2));
+        if (graph_.hint(shape[at]) % parts != 0) return x;
+        Shape numbers;
+        for (size_t d = 0; d < rank; ++d) {
+          if (d == at) numbers.push_back(parts), numbers.push_back(graph_.hint(shape[d]) / parts);
+          else numbers.push_back(graph_.hint(shape[d]));
+        }
+        return b_.reshape(x, numbers);
+      }
+      default: {
+        Shape target = shape;
+        for (Size& size : target)
+          if (size.is(1)) size = Size::symbol("h");
+        return b_.expand(x, target);
+      }
+    }
+  }
+  Value window(Value x) {
+    size_t space = 1 + pick(2);
+    Attrs attrs;
+    Ints kernel, stride, padding, dilation;
+    for (size_t i = 0; i < space; ++i) {
+      kernel.push_back(1 + static_cast<int64_t>(pick(3)));
+      stride.push_back(1 + static_cast<int64_t>(pick(3)));
+      padding.push_back(static_cast<int64_t>(pick(static_cast<size_t>(kernel.back() / 2) + 1)));
+      dilation.push_back(1 + static_cast<int64_t>(pick(2)));
+    }
+    attrs = {{"kernel", kernel}, {"stride", stride}, {"padding", padding}, {"ceil_mode", static_cast<int64_t>(pick(2))}};
+    if (pick(2)) {
+      attrs["dilation"] = dilation;
+      return b_.op(Op::max_pool, {x}, attrs);
+    }
+    attrs["count_include_pad"] = static_cast<int64_t>(pick(2));
+    attrs["divisor"] = static_cast<int64_t>(pick(3) == 0 ? 5 : 0);
+    return b_.op(Op::avg_pool, {x}, attrs);
+  }
+  Value composite(Value x) {
+    switch (pick(6)) {
+      case 0: return b_.op(Op::softmax, {x}, {{"dim", static_cast<int64_t>(pick(static_cast<size_t>(std::max(b_.rank(x), 1))))}});
+      case 1: return b_.op(Op::gelu, {x}, {{"approximate", std::string("none")}});
+      case 2: return b_.op(Op::layer_norm, {x}, {{"axes", int64_t{1}}, {"eps", 0.1}});
+      case 3: return b_.op(Op::batch_norm, {x}, {{"eps", 0.1}});
+      case 4: return b_.op(Op::group_norm, {x}, {{"groups", int64_t{2}}, {"eps", 0.1}});
+      default: return b_.op(Op::silu, {x});
+    }
+  }
+
+  std::mt19937 random_;
+  Graph graph_;
+  Builder b_;
+  DType dtype_;
+  std::map<std::string, int64_t> sizes_;
+  std::vector<Value> values_;
+};
+
+double number_from(const char* name, double otherwise) {
+  const char* text = std::getenv(name);
+  return text ? std::atof(text) : otherwise;
+}
+
+TEST(Fuzz, RandomGraphsAgreeWithTheInterpreter) {
+  auto seconds = [start = std::chrono::steady_clock::now()] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  double limit = number_from("FUSEWRIGHT_FUZZ_SECONDS", 20);
+  unsigned first = static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_SEED", 1)), seed = first, failures = 0;
+  for (; seconds() < limit && failures < 5 && seed < first + static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_GRAPHS", 40)); ++seed) {
+    GraphFuzzer fuzzer(seed);
+    const Graph graph = fuzzer.graph();
+    std::vector<Array> inputs = fuzzer.inputs();
+    Layouts layouts = fuzzer.layouts();
+    std::string problem;
+    try {
+      problem = disagreement(graph, fuzzer.wrt(), inputs, layouts, /*slack: sums may cancel*/ 50);
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    if (problem.empty()) continue;
+    ++failures;
+    std::string sizes;
+    for (const Array& array : inputs) sizes += text_of(array.sizes) + " ";
+    ADD_FAILURE() << "seed " << seed << ": " << problem << "\ninputs " << sizes << "\n" << print(graph);
+  }
+  RecordProperty("graphs", static_cast<int>(seed - first));
+  std::printf("%u graphs in %.1f s\n", seed - first, seconds());
+}
+
+}  // namespace
+}  // namespace fusewright::testing
