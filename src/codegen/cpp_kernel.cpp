@@ -77,7 +77,8 @@ class CppEmitter {
   }
 
   int add_operand(const Step& step, bool store) {
-    code_.operands.push_back({step.value, store, graph_.dtype(step.value), step.dims});
+    DType type = step.side ? compute_type(graph_.dtype(step.value)) : graph_.dtype(step.value);
+    code_.operands.push_back({step.value, store, type, step.dims, step.side});
     return static_cast<int>(code_.operands.size()) - 1;
   }
   void add_number(const Step& step) {
@@ -156,8 +157,8 @@ class CppEmitter {
   // Scalars as locals: a load inside the loop would keep the compiler from vectorising it.
   void write_numbers() {
     for (const auto& [value, number] : number_of_)
-      line("[[maybe_unused]] const ", register_type(graph_.dtype(value)), " number", to_string(number), " = static_cast<",
-           register_type(graph_.dtype(value)), ">(a.numbers[", to_string(number), "]);");
+      line("[[maybe_unused]] const ", register_type(graph_.dtype(value)), " number", to_string(number),
+           " = static_cast<", register_type(graph_.dtype(value)), ">(a.numbers[", to_string(number), "]);");
   }
 
   // ---- rows --------------------------------------------------------------------------------------------------
@@ -177,6 +178,7 @@ class CppEmitter {
         break;
     }
     bool largest = node(s).op == Op::amax;
+    if (type == DType::b8) return literal(largest ? 0 : 1, type);
     if (is_float(type)) return literal(largest ? -INFINITY : INFINITY, type);
     return largest ? "(-9223372036854775807LL - 1)" : "9223372036854775807LL";
   }
@@ -198,7 +200,13 @@ class CppEmitter {
   std::vector<int> reduces() const {
     std::vector<int> result;
     for (int s = 0; s < count(); ++s)
-      if (step(s).role == Role::reduce) result.push_back(s);
+      if (step(s).role == Role::reduce && !step(s).side) result.push_back(s);
+    return result;
+  }
+  std::vector<int> sides_in(int p) const {
+    std::vector<int> result;
+    for (int s = 0; s < count(); ++s)
+      if (step(s).side && nest().stage[static_cast<size_t>(s)] == p) result.push_back(s);
     return result;
   }
   std::vector<int> reduces_in(int p) const {
@@ -295,6 +303,7 @@ class CppEmitter {
       if (step(s).stored && !row_level(s) && nest().stage[static_cast<size_t>(s)] == p && step(s).role != Role::reduce)
         todo.push_back(s);
     for (int s : reduces_in(p)) todo.push_back(step(s).operands[0]);
+    for (int s : sides_in(p)) todo.push_back(step(s).operands[0]);
     while (!todo.empty()) {
       int s = todo.back();
       todo.pop_back();
@@ -341,6 +350,7 @@ class CppEmitter {
     for (int s : steps)
       for (int operand : step(s).operands) used.insert(operand);
     for (int s : reduces_in(p)) used.insert(step(s).operands[0]);
+    for (int s : sides_in(p)) used.insert(step(s).operands[0]);
     for (int s : used)
       if (row_level(s))
         line("const ", reg(s), row_array(s) ? "*" : "", " r", to_string(s), " = row.v", to_string(s), ";");
@@ -465,6 +475,11 @@ class CppEmitter {
              ";");
       }
     }
+    for (int s : sides_in(p)) {
+      int operand = operand_of_[static_cast<size_t>(s)].store;
+      line(reg(s), "* side", to_string(s), " = ", pointer(operand), " + offset[", to_string(operand), "]",
+           inner_varying(s) ? " + first" : "", ";");
+    }
     write_inner_loop(p, steps);
     for (int s : steps)
       if (inner_varying(s) && !in_window(s) && stored_in(s, p))
@@ -476,7 +491,7 @@ class CppEmitter {
   // copies for cases it found in the code around, some of which it then fails to vectorise.
   void write_inner_loop(int p, const std::vector<int>& steps) {
     std::vector<int> reductions = reduces_in(p);
-    bool any = !reductions.empty();
+    bool any = !reductions.empty() || !sides_in(p).empty();
     for (int s : steps) any |= inner_varying(s) && !in_window(s) && stored_in(s, p);
     if (!any) return;
     std::vector<Parameter> parameters = loop_parameters(p, steps);
@@ -491,6 +506,8 @@ class CppEmitter {
         if (tracks_nan(s)) clauses += " reduction(|:g" + to_string(s) + ")";
       }
     }
+    for (int s : sides_in(p))
+      if (!inner_varying(s)) clauses += " reduction(+:s" + to_string(s) + ")";
     std::string call, signature;
     for (const Parameter& parameter : parameters) {
       call += ", " + parameter.name;
@@ -512,6 +529,8 @@ class CppEmitter {
         if (tracks_nan(s)) line("int g", to_string(s), " = 0;");
       }
     }
+    for (int s : sides_in(p))
+      if (!inner_varying(s)) line(reg(s), " s", to_string(s), " = ", literal(0, dtype(s)), ";");
     out_ += "#pragma omp simd" + clauses + "\n";
     open("for (int i = 0; i < n; ++i)");
     for (int s : steps) {
@@ -534,7 +553,12 @@ class CppEmitter {
       line(combine(s, total, value));
       if (tracks_nan(s)) line("g", to_string(s), lane(), " |= ", value, " != ", value, ";");
     }
+    for (int s : sides_in(p))
+      line(inner_varying(s) ? "side" + to_string(s) + "[i]" : "s" + to_string(s), " += ", use(step(s).operands[0]),
+           ";");
     close();
+    for (int s : sides_in(p))
+      if (!inner_varying(s)) line("*side", to_string(s), " += s", to_string(s), ";");
     if (!is_column()) {
       for (int s : reductions) {
         line(combine(s, "sums.a" + to_string(s), "s" + to_string(s)));
@@ -593,6 +617,10 @@ class CppEmitter {
       if (!is_column()) continue;
       add(reg(s) + "* __restrict", "f" + to_string(s));
       if (tracks_nan(s)) add("int* __restrict", "g" + to_string(s));
+    }
+    for (int s : sides_in(p)) {
+      read(step(s).operands[0]);
+      add(reg(s) + "* __restrict", "side" + to_string(s));
     }
     return parameters;
   }
@@ -713,9 +741,12 @@ class CppEmitter {
     for (int other : steps) {
       if (!window_line(other)) continue;
       std::string name = to_string(other), text;
-      if (step(other).role == Role::iota) text = position(other, "i");
-      else if (step(other).role != Role::load) text = compute(other);
-      else text = in_window(other) ? "tap" + name + "[j]" : "fw::convert<" + reg(other) + ">(p" + name + "[i])";
+      if (step(other).role == Role::iota)
+        text = position(other, "i");
+      else if (step(other).role != Role::load)
+        text = compute(other);
+      else
+        text = in_window(other) ? "tap" + name + "[j]" : "fw::convert<" + reg(other) + ">(p" + name + "[i])";
       line("const ", reg(other), " v", name, " = ", text, ";");
     }
     std::string operand = use(step(s).operands[0]);
@@ -825,11 +856,21 @@ class CppEmitter {
     std::string last = to_string(nest().stages);
     line("fw::i64 elements = fw::extent<REDUCED>(a.sizes, reduced_axes)",
          is_column() ? "" : " * a.sizes[" + to_string(nest().inner) + "]", ";");
+    // Whole rows. Sums on the side go to one buffer for each of `splits` parts of the rows.
     open("if (phase < 0)");
     line("Row row;");
     line("Sums sums;");
-    open("for (fw::i64 k = begin; k < end; ++k)");
-    line("place(a, k, k == begin, c, row);");
+    if (has_sides()) {
+      line("fw::i64 rows = fw::extent<KEPT>(a.sizes, kept_axes), share = fw::ceil_div(rows, a.splits);");
+      open("for (fw::i64 part = begin; part < end; ++part)");
+      line("const fw::i64 from = fw::min_of(rows, part * share), to = fw::min_of(rows, from + share);");
+      open("for (fw::i64 k = from; k < to; ++k)");
+      line("place(a, k, k == from, c, row);");
+      line("add_part(a, part, row);");
+    } else {
+      open("for (fw::i64 k = begin; k < end; ++k)");
+      line("place(a, k, k == begin, c, row);");
+    }
     for (int p = 0; p < nest().stages; ++p) {
       line("row_", to_string(p), "(a, row, sums);");
       line("clear(sums);");
@@ -837,6 +878,7 @@ class CppEmitter {
     }
     line("row_", last, "(a, row, sums);");
     close();
+    if (has_sides()) close();
     line("return;");
     close();
     // Split: rows and partial sums live in memory of the executor's; phase 2p is row_p, phase 2p + 1 is stage_p.
@@ -864,12 +906,22 @@ class CppEmitter {
     line("clear(sums);");
     line("place_axes(a, k, true, c);");
     line("if (from >= to) continue;");
+    if (has_sides()) {
+      line("Row row = rows[k];");
+      line("add_part(a, item, row);");
+    } else {
+      line("const Row& row = rows[k];");
+    }
     open("switch (phase / 2)");
     for (int p = 0; p < nest().stages; ++p)
-      line("case ", to_string(p), ": stage_", to_string(p), "(a, c, from, to, rows[k], sums); break;");
+      line("case ", to_string(p), ": stage_", to_string(p), "(a, c, from, to, row, sums); break;");
     close();
     close();
     close();
+  }
+
+  bool has_sides() const {
+    return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [](const Step& step) { return step.side; });
   }
 
   // Where the k-th row (block of columns) lies.
@@ -894,6 +946,10 @@ class CppEmitter {
     else
       line("row.n = 1;");
     line("fw::offsets<KEPT, OPERANDS, AXES>(a.strides, kept_axes, c, zero, row.offset);");
+    close();
+    if (!has_sides()) return;
+    open("FW_FN void add_part(const fw::Args& a, fw::i64 part, Row& row)");
+    line("for (int o = 0; o < OPERANDS; ++o) row.offset[o] += part * a.side_sizes[o];");
     close();
   }
 

@@ -14,6 +14,9 @@ struct KernelCode {
     bool store;
     DType dtype;
     Dims dims;
+    // A sum on the side: the kernel adds to a buffer of its own for each part of the rows, laid out in loop order;
+    // `dtype` is the buffer's.
+    bool side = false;
   };
   std::string name;               // also the symbol: fw_row_group_norm_silu_mul_silu
   std::string text;               // without the prelude

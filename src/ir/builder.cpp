@@ -73,6 +73,8 @@ void Builder::substitute(const std::string& symbol, const Size& by) {
       if (Shape* sizes = std::get_if<Shape>(&attr)) apply(*sizes);
   }
   graph_.hints.erase(symbol);
+  // A dynamic symbol that is replaced hands its freedom on.
+  if (graph_.dynamic.erase(symbol)) by.collect_symbols(graph_.dynamic);
 }
 
 void Builder::unify(const Size& a, const Size& b, const std::string& what) {
@@ -104,11 +106,20 @@ void Builder::unify(const Size& a, const Size& b, const std::string& what) {
     if (auto constant = rest.constant(); constant && *constant % linear.coefficient == 0)
       return substitute(linear.symbol, Size(-*constant / linear.coefficient));
   }
-  fail(what, ": cannot tell whether ", a.str(), " equals ", b.str());
+  // Give up on other sizes: every symbol involved becomes the number it is here.
+  std::set<std::string> symbols;
+  difference.collect_symbols(symbols);
+  for (const std::string& symbol : symbols)
+    require(!graph_.dynamic.count(symbol), what, ": cannot tell whether ", a.str(), " equals ", b.str());
+  for (const std::string& symbol : symbols) substitute(symbol, graph_.hints.at(symbol));
 }
 
 int64_t Builder::specialise(const Size& size, const std::string& what) {
   if (auto constant = size.constant()) return *constant;
+  std::set<std::string> symbols;
+  size.collect_symbols(symbols);
+  for (const std::string& symbol : symbols)
+    require(!graph_.dynamic.count(symbol), what, ": size ", size.str(), " must be known when compiling");
   int64_t value = graph_.hint(size);
   unify(size, value, what);
   return value;

@@ -19,6 +19,7 @@
 // Operations and their kinds stand in ops/ops.def.
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -90,6 +91,7 @@ struct Graph {
   std::vector<Output> outputs;
   std::vector<Origin> origins;
   std::map<std::string, int64_t> hints;  // symbol -> its value at capture
+  std::set<std::string> dynamic;         // symbols that other calls may give other values: never specialised
 
   const Node& operator[](Value v) const { return nodes[static_cast<size_t>(v)]; }
   Node& operator[](Value v) { return nodes[static_cast<size_t>(v)]; }

@@ -13,6 +13,7 @@ struct Args {
   void* rows;             // while a reduction is split: the state of each row,
   void* partial;          // its partial sums,
   i64 splits;             // and how many of them there are
+  const i64* side_sizes;  // per operand: elements of a part's buffer for a sum on the side, else 0
   i64 block;              // neighbouring columns that a column kernel reduces together, at most `lanes`
 };
 

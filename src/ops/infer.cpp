@@ -254,10 +254,7 @@ Shape symbolic_reshape(Inference& in, const Shape& target) {
     if (n_out == 0) {  // trailing ones of the operand disappear
       for (size_t d = i0; d < i; ++d) in.builder.unify(operand(d), 1, in.what());
     } else if (n_out == 1) {
-      Size merged = 1;
-      for (size_t d = i0; d < i; ++d) merged = merged * operand(d);
-      if (!target[k0].constant() && !(target[k0] == merged)) in.builder.unify(target[k0], merged, in.what());
-      merged = 1;
+      Size merged = 1;  // whatever the program wrote for it
       for (size_t d = i0; d < i; ++d) merged = merged * operand(d);
       result.push_back(merged);
     } else {

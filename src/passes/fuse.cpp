@@ -244,6 +244,7 @@ class KernelBuilder {
       if (node.kind() == Kind::reduce || node.kind() == Kind::window) {
         int known = find(node.kind() == Kind::reduce ? Step::Role::reduce : Step::Role::window, v, dims);
         if (known < 0) throw StopFusing{"different_iteration_space"};
+        if (kernel_.steps[static_cast<size_t>(known)].side) throw StopFusing{"different_reduction"};
         return known;
       }
     }
@@ -316,10 +317,11 @@ class KernelBuilder {
     auto is_reduced = [&](size_t d) {
       return std::find(reduced_dims.begin(), reduced_dims.end(), static_cast<int64_t>(d)) != reduced_dims.end();
     };
+    bool side = false;
     if (has_reduction) {
       for (size_t d = 0; d < dims.size(); ++d)
-        for (int a : dims[d])
-          if (axis(a).reduced != is_reduced(d)) throw StopFusing{"different_reduction"};
+        for (int a : dims[d]) side |= axis(a).reduced != is_reduced(d);
+      if (side && (node.op != Op::sum || !is_float(node.type.dtype))) throw StopFusing{"different_reduction"};
     } else {
       for (size_t d = 0; d < dims.size(); ++d)
         for (int a : dims[d]) axis(a).reduced = is_reduced(d);
@@ -332,7 +334,9 @@ class KernelBuilder {
       else if (node.integer("keepdim"))
         own.emplace_back();
     }
-    return add_step(Step::Role::reduce, v, std::move(own), {inner});
+    int step = add_step(Step::Role::reduce, v, std::move(own), {inner});
+    kernel_.steps[static_cast<size_t>(step)].side = side;
+    return step;
   }
 
   int add_window(Value v, const Node& node, Dims dims) {
@@ -428,16 +432,22 @@ class Fuser {
   }
 
  private:
-  // A region's result. Results that are a plain view of a library call's need no kernel.
+  // A region's result. A plain view of what is in memory anyway needs no kernel, nor does a repeated constant (the
+  // gradient of an input that has no influence).
   void add_output(Value v) {
-    if (graph_[v].op == Op::input) return;
+    if (graph_[v].op == Op::input) return;  // a gradient that is the incoming one
     Value base = v;
     while (graph_[base].op == Op::reshape) base = graph_[base].operands[0];
-    if (graph_[base].kind() == Kind::contraction) {
+    bool written = graph_[base].op != Op::input && world_.home.count(base) != 0;
+    if ((base != v && written) || is_zero(world_.base(v)))
       world_.views.insert(v);
-      return;
-    }
-    place(v);
+    else
+      place(v);
+  }
+
+  bool is_zero(Value v) const {
+    const Node& node = graph_[v];
+    return node.op == Op::constant && !node.has("runtime") && node.number("value") == 0;
   }
 
   void add_library(Value v) {
@@ -567,7 +577,7 @@ class Fuser {
 
   // Written to memory: region results, and what another group reads.
   void mark_stores() {
-    std::set<Value> wanted;
+    std::set<Value> wanted;  // constants may be among them: no kernel makes those
     for (const Output& output : graph_.outputs) {
       Value v = output.value;
       wanted.insert(world_.views.count(v) ? world_.base(v) : v);

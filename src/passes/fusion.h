@@ -37,6 +37,10 @@ struct Step {
   std::vector<int> operands;  // steps
   std::vector<int> taps;      // window: the axes it derives, one for each window dimension
   bool stored = false;
+  // A sum over other dimensions than the kernel's own reduction: the gradient of a norm's weight beside the norm's own
+  // sums. The data is read anyway; partial sums go to memory and are added up after the kernel. Nothing in the kernel
+  // can use the result.
+  bool side = false;
 };
 
 struct Kernel {

@@ -27,6 +27,9 @@ Order order_of(const Graph& graph, const Node& node) {
 
 void propagate(Graph& graph) {
   for (Node& node : graph.nodes) node.type.order = order_of(graph, node);
+  // What is only kept for the backward lies as it was computed; what the user sees lies as eager's does.
+  for (Output& output : graph.outputs)
+    if (output.name.rfind("saved", 0) == 0) output.order = graph.type(output.value).order;
 }
 
 }  // namespace

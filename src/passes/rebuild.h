@@ -12,6 +12,7 @@ Graph rebuild(const Graph& from, Replace replace) {
   Graph to;
   to.origins = from.origins;
   to.hints = from.hints;
+  to.dynamic = from.dynamic;
   Builder builder(to);
   std::vector<Value> renamed(from.nodes.size(), -1);
   for (Value v : from.inputs) {

@@ -14,6 +14,7 @@ class Splitter {
   explicit Splitter(Program& program) : program_(program), joint_(program.forward), builder_(backward_) {
     backward_.origins = joint_.origins;
     backward_.hints = joint_.hints;
+    backward_.dynamic = joint_.dynamic;
     // Inputs added by differentiate stand after the forward's.
     forward_inputs_ = joint_.inputs.size() - program.gradient_of_output.size();
     needs_gradient_.resize(joint_.nodes.size());

@@ -12,6 +12,7 @@ struct KernelArgs {
   void* rows;
   void* partial;
   int64_t splits;
+  const int64_t* side_sizes;
   int64_t block;
 };
 

@@ -53,14 +53,22 @@ class Launcher {
     int axis, dim;
     std::vector<int> inner;
   };
+  struct Side {  // a sum on the side: its operand, and the axes of its result in loop order
+    size_t operand;
+    std::vector<int> axes;
+    DType dtype;  // of the buffer
+  };
   struct Geometry;
+  class SideBuffers;
   void merge_loops(Geometry& geometry, const std::vector<int>& loops) const;
 
   const LoopNest nest_;
   std::vector<bool> pinned_;
   std::vector<SizeProgram> axis_sizes_;
   std::vector<std::vector<OperandAxis>> strides_;
+  std::vector<bool> along_line_;  // per operand: it varies along the innermost loop
   std::vector<Number> numbers_;
+  std::vector<Side> sides_;
   Entry entry_ = nullptr;
   int64_t row_bytes_ = 0, sums_bytes_ = 0;
 };

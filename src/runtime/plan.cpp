@@ -71,17 +71,29 @@ bool try_reshape(const Tensor& from, Tensor& to) {
   return true;
 }
 
-Tensor contiguous(Host& host, const Tensor& from) {
+bool lies_in(const Tensor& tensor, const Order& order) {
+  Tensor wanted = tensor;
+  set_strides(wanted, order);
+  if (tensor.elements() == 0) return true;
+  for (size_t d = 0; d < static_cast<size_t>(tensor.rank); ++d)
+    if (tensor.sizes[d] != 1 && tensor.strides[d] != wanted.strides[d]) return false;
+  return true;
+}
+
+// The elements in fresh memory of this order.
+Tensor copied(Host& host, const Tensor& from, const Order& order) {
   Tensor to = from;
   to.owner.reset();
-  set_strides(to, {});
+  set_strides(to, order);
   host.allocate(to);
   int64_t bytes = size_of(from.dtype), count = from.elements();
   std::array<int64_t, max_rank> c{};
   for (int64_t i = 0; i < count; ++i) {
-    int64_t offset = 0;
-    for (int d = 0; d < from.rank; ++d) offset += c[static_cast<size_t>(d)] * from.strides[static_cast<size_t>(d)];
-    std::copy_n(static_cast<const char*>(from.data) + offset * bytes, bytes, static_cast<char*>(to.data) + i * bytes);
+    int64_t source = 0, target = 0;
+    for (size_t d = 0; d < static_cast<size_t>(from.rank); ++d)
+      source += c[d] * from.strides[d], target += c[d] * to.strides[d];
+    std::copy_n(static_cast<const char*>(from.data) + source * bytes, bytes,
+                static_cast<char*>(to.data) + target * bytes);
     for (int d = from.rank - 1; d >= 0 && ++c[static_cast<size_t>(d)] == from.sizes[static_cast<size_t>(d)]; --d)
       c[static_cast<size_t>(d)] = 0;
   }
@@ -94,8 +106,7 @@ Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder
   shapes_.resize(graph_.nodes.size());
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
-  for (const Output& output : graph_.outputs)
-    if (!output.order.empty() || output.differentiable) orders_[static_cast<size_t>(output.value)] = output.order;
+  for (const Output& output : graph_.outputs) orders_[static_cast<size_t>(output.value)] = output.order;
   auto needs_shape = [&](Value v) {
     auto& shape = shapes_[static_cast<size_t>(v)];
     if (!shape.empty()) return;
@@ -172,7 +183,11 @@ struct Plan::Run {
     const auto& shape = plan.shapes_[static_cast<size_t>(v)];
     tensor.dtype = plan.graph_.dtype(v);
     tensor.rank = static_cast<int>(shape.size());
-    for (size_t d = 0; d < shape.size(); ++d) tensor.sizes[d] = shape[d].run(symbols.data());
+    for (size_t d = 0; d < shape.size(); ++d) {
+      tensor.sizes[d] = shape[d].run(symbols.data());
+      require(tensor.sizes[d] >= 0, plan.graph_.describe(v), ": dimension ", d, " of the result would be ",
+              tensor.sizes[d]);
+    }
   }
 
   // A value to read: made by an earlier step, or a view of one.
@@ -180,6 +195,13 @@ struct Plan::Run {
     Tensor& tensor = values[static_cast<size_t>(v)];
     if (tensor) return tensor;
     const Node& node = plan.graph_[v];
+    if (node.op == Op::constant) {
+      tensor.dtype = node.type.dtype;
+      host.allocate(tensor);
+      std::fill_n(static_cast<char*>(tensor.data), size_of(tensor.dtype), 0);
+      require(node.number("value") == 0, "a constant result other than 0 needs a kernel");
+      return tensor;
+    }
     require(node.kind() == Kind::movement, plan.graph_.describe(v), ": read before it was computed");
     const Tensor from = get(node.operands[0]);
     Tensor view = from;
@@ -195,7 +217,7 @@ struct Plan::Run {
         view.strides[static_cast<size_t>(d)] = repeated ? 0 : from.strides[static_cast<size_t>(d - extra)];
       }
     } else if (!try_reshape(from, view)) {
-      Tensor packed = contiguous(host, from);
+      Tensor packed = copied(host, from, {});
       view.data = packed.data;
       view.owner = packed.owner;
       set_strides(view, {});
@@ -214,14 +236,17 @@ struct Plan::Run {
 
 std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, const std::vector<double>& scalars) const {
   Run run{*this, host, {}, std::vector<Tensor>(graph_.nodes.size())};
-  size_t tensor_at = 0;
+  size_t tensor_at = 0, scalar_count = 0;
+  for (Value v : graph_.inputs) scalar_count += graph_[v].op == Op::scalar_input;
+  require(inputs.size() == graph_.inputs.size() - scalar_count, graph_.inputs.size() - scalar_count,
+          " tensors are needed, not ", inputs.size());
+  require(scalars.size() == scalar_count, scalar_count, " scalars are needed, not ", scalars.size());
   std::vector<Tensor> in_order;  // scalar inputs hold a place without sizes
   for (Value v : graph_.inputs) {
     if (graph_[v].op == Op::scalar_input) {
       in_order.emplace_back();
       continue;
     }
-    require(tensor_at < inputs.size(), "too few tensors: ", inputs.size());
     const Tensor& tensor = inputs[tensor_at++];
     require(tensor.dtype == graph_.dtype(v) && tensor.rank == graph_.type(v).rank(), "input '", graph_[v].text("name"),
             "': ", name_of(graph_.dtype(v)), str(graph_.shape(v)), " is needed, not ", name_of(tensor.dtype),
@@ -251,7 +276,13 @@ std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, con
     for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};
   }
   std::vector<Tensor> results;
-  for (const Output& output : graph_.outputs) results.push_back(run.get(output.value));
+  for (const Output& output : graph_.outputs) {
+    results.push_back(run.get(output.value));
+    // Kernels write in the order that is asked for; a library chooses its own.
+    bool order_matters = output.differentiable || !output.order.empty();
+    if (order_matters && !lies_in(results.back(), output.order))
+      results.back() = copied(host, results.back(), output.order);
+  }
   return results;
 }
 

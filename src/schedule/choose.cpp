@@ -52,7 +52,7 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
     int stage = 0;
     for (int operand : step.operands) stage = std::max(stage, nest.stage[static_cast<size_t>(operand)]);
     bool reduce = step.role == Step::Role::reduce;
-    nest.stage[s] = stage + (reduce ? 1 : 0);
+    nest.stage[s] = stage + (reduce && !step.side ? 1 : 0);
     if (step.role == Step::Role::window) nest.has_window = true;
     if (nest.kind != LoopNest::Kind::pointwise && step.role != Step::Role::scalar) {
       bool on_row = true;
@@ -60,7 +60,7 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
         for (int a : list)
           on_row &= !kernel.axes[static_cast<size_t>(a)].reduced && !kernel.axes[static_cast<size_t>(a)].tap;
       // What feeds a row-level value is row-level too; a window or a position is always worked out in the loop.
-      nest.row_level[s] = on_row && step.role != Step::Role::window && step.role != Step::Role::iota;
+      nest.row_level[s] = on_row && !step.side && step.role != Step::Role::window && step.role != Step::Role::iota;
       if (step.role == Step::Role::compute)
         for (int operand : step.operands)
           nest.row_level[s] =

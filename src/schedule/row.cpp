@@ -4,6 +4,8 @@ namespace fusewright {
 namespace {
 
 bool can_schedule(const Graph&, const Kernel& kernel, int innermost) {
+  for (const Step& step : kernel.steps)
+    if (step.side) return true;  // only rows carry sums on the side
   return innermost >= 0 && kernel.axes[static_cast<size_t>(innermost)].reduced;
 }
 

@@ -50,6 +50,7 @@ class PyBuilder {
         Size size = Size::parse(dims[d].cast<std::string>());
         if (auto symbol = size.scaled_symbol())
           if (symbol->first == 1) graph_.hints.try_emplace(symbol->second, hints[d]);
+        size.collect_symbols(graph_.dynamic);
         shape.push_back(size);
       } else {
         shape.push_back(Size::symbol(graph_.fresh_symbol("d", hints[d])));

@@ -9,6 +9,9 @@
 
 #include <atomic>
 
+#include "runtime/compile_error.h"
+#include "runtime/log.h"
+
 namespace fusewright {
 namespace {
 
@@ -381,7 +384,15 @@ std::shared_ptr<Region> Region::find(int64_t handle) {
 std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt) {
   std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
   auto& slot = executables_[wrt];
-  if (!slot) slot = Executable::compile(graph_, wrt);
+  if (slot) return slot;
+  try {
+    slot = Executable::compile(graph_, wrt);
+  } catch (const CompileError& error) {
+    // One line for the user; the compiler's whole output for whoever asks.
+    std::string message = error.what();
+    log(LogLevel::debug, message);
+    throw CompileError(name_ + ": " + message.substr(0, message.find('\n')));
+  }
   return slot;
 }
 

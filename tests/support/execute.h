@@ -89,16 +89,16 @@ inline std::string disagreement(const std::vector<Tensor>& found, const std::vec
 }
 
 // Empty when every output and every gradient agrees.
-inline std::string disagreement(const Graph& graph, const std::vector<bool>& wrt, const std::vector<Array>& inputs,
-                                const Layouts& layouts = {}, double slack = 1, Host& host = plain_host()) {
-  auto executable = Executable::compile(graph, wrt);
+inline std::string disagreement(const Executable& executable, const Graph& graph, const std::vector<bool>& wrt,
+                                const std::vector<Array>& inputs, const Layouts& layouts = {}, double slack = 1,
+                                Host& host = plain_host()) {
   std::mt19937 random(5);
   std::vector<Array> dL_dy;
   std::vector<Array> outputs = interpret(graph, inputs);
   for (size_t i = 0; i < outputs.size(); ++i)
     dL_dy.push_back(random_array(graph.dtype(graph.outputs[i].value), outputs[i].sizes, random, 0.5, 1.5));
   Reference expected = interpret(graph, wrt, inputs, dL_dy);
-  Execution found = execute(*executable, inputs, dL_dy, layouts, host);
+  Execution found = execute(executable, inputs, dL_dy, layouts, host);
   std::string text = disagreement(found.outputs, expected.outputs, "output", slack);
   return text.empty() ? disagreement(found.gradients, expected.gradients, "gradient", slack) : text;
 }
@@ -108,7 +108,7 @@ inline void expect_agrees(std::string_view text, const std::vector<Array>& input
   Graph graph = parse(text);
   std::vector<bool> wrt;
   for (Value v : graph.inputs) wrt.push_back(gradients && is_float(graph.dtype(v)));
-  EXPECT_EQ(disagreement(graph, wrt, inputs, layouts), "") << print(graph);
+  EXPECT_EQ(disagreement(*Executable::compile(graph, wrt), graph, wrt, inputs, layouts), "") << print(graph);
 }
 
 inline void expect_agrees(std::string_view text, const std::map<std::string, int64_t>& symbols, const Layouts& layouts = {},
