@@ -52,6 +52,7 @@ class Session:
     def __init__(self, name: str = "graph", *, strict: bool = False, record: bool = False):
         self.name, self.strict, self.record = name, strict, record
         self.captured: list[Captured] = []
+        self.failures: list[Fallback] = []  # while explaining: frames that Dynamo could not trace
         self.complete = False  # while explaining: the entry frame was one graph
         self.run = False  # while explaining: graphs run, so that those behind a graph break are seen
         self.entry = self.frame = None  # code objects: the model's entry function, the frame being captured

@@ -5,7 +5,9 @@ eager for every frame that cannot be.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
+import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from torch._dynamo import convert_frame, exc
 from torch._dynamo import types as dynamo_types
 
 from . import reasons
-from .backend import Session, compile_graph
+from .backend import Fallback, Session, compile_graph
 from .errors import UnsupportedError
 from .stats import count
 
@@ -85,6 +87,10 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
         detail = f"{type(error).__name__}: {lines[0] if lines else ''}"
         if self._session.strict and not isinstance(error, exc.TorchRuntimeError):
             raise UnsupportedError(reasons.CAPTURE_FAILED, source=self._place(frame), detail=detail) from error
+        if self._session.record:
+            failure = Fallback("", "", "", reasons.CAPTURE_FAILED, self._place(frame), detail)
+            self._session.failures.append(failure)
+            return
         count("failed_captures")
         count("fallback_calls")
         self._session.say(f"{self._place(frame)} runs in eager ({reasons.CAPTURE_FAILED}: {detail})")
@@ -123,11 +129,27 @@ def _answer(result) -> str:
     return "skip" if strategy is None else strategy.cur_action.name.lower()
 
 
-def _own_code(function: types.FunctionType) -> types.FunctionType:
+def _own_code(function: types.FunctionType, namespace: dict) -> types.FunctionType:
     """The function with a code object and a name of its own: Dynamo keeps captures on the code object, and what it has
     learned of changing sizes under file, line and name."""
-    function.__code__ = function.__code__.replace(co_name=f"entry_{next(_entries)}")
-    return function
+    code = function.__code__.replace(co_name=f"entry_{next(_entries)}")
+    own = types.FunctionType(code, namespace, code.co_name, function.__defaults__, function.__closure__)
+    own.__kwdefaults__ = function.__kwdefaults__
+    return own
+
+
+def _unregistered(target: Callable) -> list[dict]:
+    """Namespaces of the code that `target` runs which are not the module that their name has in `sys.modules`: files
+    loaded by path, one after the other under one name. Dynamo finds globals by that name, save those of the entry."""
+    owner = getattr(target, "__self__", target)
+    modules = owner.modules() if isinstance(owner, torch.nn.Module) else ()
+    found: dict[int, dict] = {}
+    for function in (target, *(module.forward for module in modules)):
+        namespace = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__globals__", {})
+        name = namespace.get("__name__")  # code without a module's name is found by its namespace
+        if name is not None and getattr(sys.modules.get(name), "__dict__", None) is not namespace:
+            found[id(namespace)] = namespace
+    return list(found.values())
 
 
 def capture(target: Callable, session: Session, dynamic: bool | None) -> Callable:
@@ -139,7 +161,21 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
     def backend(gm, example_inputs):
         return compile_graph(gm, session)
 
-    entry = _own_code(entry)
+    unregistered = _unregistered(target)
+    if len(unregistered) > 1:
+        names = ", ".join(sorted({str(namespace["__name__"]) for namespace in unregistered}))
+        failure = Fallback("", "", "", reasons.CAPTURE_FAILED, "", f"modules {names} are not those of sys.modules")
+        if session.record:
+            session.failures.append(failure)
+            return target
+        session.report(failure)
+
+        def unfused(*args, **kwargs):
+            count("fallback_calls")
+            return target(*args, **kwargs)
+
+        return unfused
+    entry = _own_code(entry, *(unregistered or [globals()]))
     context = torch._dynamo.optimize(backend=backend, dynamic=dynamic)
     if not hasattr(context, "callback"):  # TORCHDYNAMO_DISABLE=1
         session.say(f"Dynamo is disabled ({reasons.CAPTURE_FAILED}): everything runs in eager")

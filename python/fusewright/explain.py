@@ -145,7 +145,7 @@ def _differs(current: dict, saved: dict) -> bool:
 
 
 def _explanation(name: str, session: Session) -> Explanation:
-    result = Explanation(name, graphs=len(session.captured))
+    result = Explanation(name, fallbacks=list(session.failures), graphs=len(session.captured))
     for captured in session.captured:
         result.fallbacks += captured.fallbacks
         for region in captured.regions:

@@ -64,7 +64,12 @@ class CppEmitter {
   const Axis& axis(int a) const { return kernel_.axes[static_cast<size_t>(a)]; }
   const Node& node(int s) const { return graph_[step(s).value]; }
   DType dtype(int s) const { return node(s).type.dtype; }
-  std::string reg(int s) const { return register_type(dtype(s)); }
+  // The index of a pooling window is an int, as wide as the floats beside it, so that loops over both vectorise.
+  bool is_window_index(int s) const {
+    if (node(s).op == Op::max_pool_index) return true;
+    return step(s).role == Role::load && in_window(s) && (dtype(s) == DType::u8 || dtype(s) == DType::i32);
+  }
+  std::string reg(int s) const { return is_window_index(s) ? "int" : register_type(dtype(s)); }
   int count() const { return static_cast<int>(kernel_.steps.size()); }
   int axis_count() const { return static_cast<int>(kernel_.axes.size()); }
   bool row_level(int s) const { return nest().row_level[static_cast<size_t>(s)]; }
@@ -803,7 +808,7 @@ class CppEmitter {
   std::string tap_number(int s) const {
     std::string text = "0";
     for (int a : step(s).taps) text = "(" + text + ") * " + to_string(axis(a).kernel) + " + k" + to_string(a);
-    return "static_cast<fw::i64>(" + text + ")";
+    return "static_cast<int>(" + text + ")";
   }
 
   // What an average window divides by. Gradient: at the window's position (taps), else at the element's own.

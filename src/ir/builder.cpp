@@ -13,8 +13,10 @@ Value Builder::input(const std::string& name, DType dtype, Shape shape, Order or
     size.collect_symbols(symbols);
     for (const std::string& symbol : symbols)
       // Symbols without a known value get large hints, of which no two are ever equal in a graph; never 1.
-      if (!graph_.hints.count(symbol))
+      if (!graph_.hints.count(symbol)) {
         graph_.hints[symbol] = 1000003 + 4096 * static_cast<int64_t>(16 * graph_.nodes.size() + fresh++);
+        graph_.dynamic.insert(symbol);
+      }
   }
   if (is_row_major(node.type.order)) node.type.order.clear();
   graph_.nodes.push_back(std::move(node));

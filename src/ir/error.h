@@ -1,15 +1,10 @@
 #pragma once
 #include <sstream>
-#include <stdexcept>
 #include <string>
 
-namespace fusewright {
+#include "fusewright/error.h"
 
-// The one exception of the core. The message names the operation and the shapes.
-class Error : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
+namespace fusewright {
 
 template <class... Parts>
 [[noreturn]] void fail(const Parts&... parts) {

@@ -105,6 +105,26 @@ Size Size::floordiv(const Size& a, const Size& b) {
   return call(floordiv_call, a, b);
 }
 
+std::optional<Size> Size::exact_quotient(const Size& a, const Size& b) {
+  if (a == b) return Size(1);
+  if (b.terms_.size() != 1) return std::nullopt;
+  const Term& divisor = b.terms_.begin()->second;
+  Size result;
+  for (const auto& [monomial, term] : a.terms_) {
+    if (term.coefficient % divisor.coefficient != 0) return std::nullopt;
+    Size part = term.coefficient / divisor.coefficient;
+    auto factors = term.factors;
+    for (const auto& wanted : divisor.factors) {
+      auto found = std::find_if(factors.begin(), factors.end(), [&](auto& f) { return f->name == wanted->name; });
+      if (found == factors.end()) return std::nullopt;
+      factors.erase(found);
+    }
+    for (const auto& factor : factors) part = part * from_factor(factor);
+    result = result + part;
+  }
+  return result;
+}
+
 Size Size::mod(const Size& a, const Size& b) { return b.is(1) ? Size(0) : a - floordiv(a, b) * b; }
 Size Size::min(const Size& a, const Size& b) { return a == b ? a : call(min_call, a, b); }
 Size Size::max(const Size& a, const Size& b) { return a == b ? a : call(max_call, a, b); }

@@ -26,6 +26,8 @@ class Size {
   static Size min(const Size& a, const Size& b);
   static Size max(const Size& a, const Size& b);
   static Size parse(std::string_view text);
+  // a / b where b is a single product and divides every term of a: n*n*h / n is n*h.
+  static std::optional<Size> exact_quotient(const Size& a, const Size& b);
 
   friend Size operator+(const Size& a, const Size& b);
   friend Size operator-(const Size& a, const Size& b);

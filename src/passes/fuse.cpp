@@ -30,25 +30,6 @@ struct StopFusing {
   Value culprit = -1;  // materialise this one and try again
 };
 
-std::optional<Size> exact_quotient(const Size& a, const Size& b) {
-  if (a == b) return Size(1);
-  if (auto constant = b.constant(); constant && *constant > 0) {
-    Size q = Size::floordiv(a, b);
-    if (q * b == a) return q;
-    return std::nullopt;
-  }
-  // Symbolic divisor: only the shape c * s * t.. / s is needed, tried by dividing out each symbol.
-  std::set<std::string> symbols;
-  a.collect_symbols(symbols);
-  auto scaled = b.scaled_symbol();
-  if (scaled && symbols.count(scaled->second)) {
-    Size without = a.substitute(scaled->second, Size(1));
-    auto rest = exact_quotient(without, Size(scaled->first));
-    if (rest && *rest * b == a) return rest;
-  }
-  return std::nullopt;
-}
-
 // Values that can be read from memory, and by whom they are written.
 struct World {
   const Graph& graph;
@@ -185,8 +166,8 @@ class KernelBuilder {
     Size got = 1;
     for (size_t i = first; i < axes.size(); ++i) {
       const Size& own = axis(axes[i]).size;
-      if (auto missing = exact_quotient(size, got)) {
-        auto inner = exact_quotient(own, *missing);
+      if (auto missing = Size::exact_quotient(size, got)) {
+        auto inner = Size::exact_quotient(own, *missing);
         if (inner && !inner->is(1)) return split(axes[i], *missing, *inner);
       }
       got = got * own;
@@ -218,7 +199,13 @@ class KernelBuilder {
 
   int add_step(Step::Role role, Value v, Dims dims, std::vector<int> operands) {
     if (int known = find(role, v, dims); known >= 0) return known;
-    if (kernel_.steps.size() >= max_steps) throw StopFusing{"kernel_too_large"};
+    if (kernel_.steps.size() >= max_steps) {
+      // The latest value that did fit goes to memory.
+      Value last = -1;
+      for (const Step& step : kernel_.steps)
+        if (step.role == Step::Role::compute && graph()[step.value].kind() == Kind::pointwise) last = step.value;
+      throw StopFusing{"kernel_too_large", last};
+    }
     kernel_.steps.push_back({role, v, std::move(dims), std::move(operands), {}, false});
     return static_cast<int>(kernel_.steps.size()) - 1;
   }
@@ -456,6 +443,7 @@ class Fuser {
       materialise(base);
       if (base != operand) world_.views.insert(operand);
     }
+    note("library_call", v, "runs in the host's library");
     Group group;
     group.library = true;
     group.call = v;
@@ -484,6 +472,7 @@ class Fuser {
         if (graph_[stop.culprit].op == Op::reshape) {
           materialise(world_.base(stop.culprit));
           world_.views.insert(stop.culprit);
+          if (stop.culprit == v) return;
         } else {
           materialise(stop.culprit);
         }

@@ -8,12 +8,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
+#include "runtime/paths.h"
 
 namespace fusewright {
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr const char* build_prefix = "fusewright-build-";
 // A directory just made is not locked yet; this long it is left alone.
@@ -26,14 +24,14 @@ std::string temporary_root() {
 
 // Removes the directories of processes that were killed: old, ours, and no longer locked by their owner.
 void remove_leftover_builds(const std::string& root) {
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(root, ignored)) {
-    if (!entry.path().filename().string().starts_with(build_prefix)) continue;
-    const UniqueFd directory(::open(entry.path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  for (const std::string& name : list_directory(root)) {
+    if (!name.starts_with(build_prefix)) continue;
+    const std::string path = root + "/" + name;
+    const UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     struct stat status;
     if (!directory || fstat(directory.get(), &status) != 0 || status.st_uid != geteuid()) continue;
     if (status.st_mtime + leftover_age_seconds > std::time(nullptr)) continue;
-    if (flock(directory.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(entry.path(), ignored);
+    if (flock(directory.get(), LOCK_EX | LOCK_NB) == 0) remove_tree(path);
   }
 }
 
@@ -53,10 +51,7 @@ BuildDirectory::BuildDirectory() {
   if (lock_) flock(lock_.get(), LOCK_EX | LOCK_NB);
 }
 
-BuildDirectory::~BuildDirectory() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
+BuildDirectory::~BuildDirectory() { remove_tree(path_); }
 
 void write_file(const std::string& path, std::span<const std::byte> bytes) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));

@@ -1,4 +1,5 @@
 #include "runtime/disk_cache.h"
+#include "runtime/paths.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -11,7 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -110,16 +110,6 @@ ReadOutcome read_entry(int root, const std::string& key, std::vector<std::byte>&
   return problem.empty() ? ReadOutcome::found : ReadOutcome::bad;
 }
 
-// Creates the missing directories of a path, for us alone; returns 0 or the errno that explains the failure.
-int make_directories(const std::string& path) {
-  int first_error = 0;  // EACCES above the path says more than the ENOENT that follows from it
-  for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
-    const int error = ::mkdir(path.substr(0, slash).c_str(), 0700) == 0 ? 0 : errno;
-    if (slash == std::string::npos) return error == 0 || error == EEXIST ? 0 : (first_error ? first_error : error);
-    if (first_error == 0 && error != EEXIST) first_error = error;
-  }
-}
-
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
@@ -185,9 +175,7 @@ UniqueFd DiskCache::open_root(std::string* reason) const {
     return UniqueFd();
   }
   // O_NOFOLLOW does not apply to "link/" and "link/.", so those are reduced to "link" first.
-  std::error_code ignored;
-  std::string path = std::filesystem::absolute(root_, ignored).lexically_normal().string();
-  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const std::string path = absolute_path(root_);
   const auto refuse = [&](const std::string& why) {
     *reason = "cache directory '" + path + "' is refused: " + why;
     return UniqueFd();

@@ -128,9 +128,13 @@ void Launcher::merge_loops(Geometry& g, const std::vector<int>& loops) const {
       if (pinned_[inner] || pinned_[outer]) break;
       bool joined = true;
       for (size_t o = 0; o < g.operands && joined; ++o) {
-        // A loop of size 1 takes over any stride, except for operands that the text of the line holds as one number.
-        bool free = g.sizes[inner] == 1 && (loops[i] != nest_.inner || along_line_[o]);
-        joined = free || g.stride(o, outer) == (g.sizes[inner] == 1 ? 0 : g.stride(o, inner) * g.sizes[inner]);
+        // A loop of size 1 takes over any stride, except in the line for operands that its text holds as one number
+        // (stride 0) and for sums on the side, whose line is contiguous (stride 1).
+        bool one = g.sizes[inner] == 1, in_line = loops[i] == nest_.inner;
+        bool side_line =
+            along_line_[o] && std::any_of(sides_.begin(), sides_.end(), [&](auto& s) { return s.operand == o; });
+        bool free = one && (!in_line || (along_line_[o] && !side_line));
+        joined = free || g.stride(o, outer) == (one ? (side_line ? 1 : 0) : g.stride(o, inner) * g.sizes[inner]);
       }
       if (!joined) break;
       if (g.sizes[inner] == 1)

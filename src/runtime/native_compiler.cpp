@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <system_error>
@@ -15,6 +14,7 @@
 
 #include "runtime/build_directory.h"
 #include "runtime/log.h"
+#include "runtime/paths.h"
 #include "runtime/posix.h"
 #include "runtime/sha256.h"
 #include "runtime/subprocess.h"
@@ -27,7 +27,6 @@
 namespace fusewright {
 namespace {
 
-namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
 std::string variable(const char* name) {
@@ -95,8 +94,7 @@ std::vector<std::byte> read_file(const std::string& path) {
 std::string keep_source(const std::string& source, const std::string& name) {
   const std::string directory = variable("FUSEWRIGHT_KEEP_SOURCES");
   if (directory.empty() || name.empty()) return "";
-  std::error_code ignored;
-  fs::create_directories(directory, ignored);
+  make_directories(directory);
   const std::string path = directory + "/" + name + ".cpp";
   try {
     write_file(path, std::as_bytes(std::span(source)));
@@ -220,8 +218,7 @@ std::optional<NativeCompiler::Toolchain> NativeCompiler::try_command(const Words
     struct stat status;
     const std::string path = find_program(word);
     if (path.empty() || stat(path.c_str(), &status) != 0) continue;
-    std::error_code ignored;
-    candidate.identity += "\n" + fs::canonical(path, ignored).string() + " " + std::to_string(status.st_size) + " " +
+    candidate.identity += "\n" + canonical_path(path) + " " + std::to_string(status.st_size) + " " +
                           std::to_string(status.st_mtim.tv_sec) + "." + std::to_string(status.st_mtim.tv_nsec);
   }
   for (const char* name : compiler_variables) {

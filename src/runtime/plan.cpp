@@ -280,7 +280,11 @@ std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, con
     results.push_back(run.get(output.value));
     // Kernels write in the order that is asked for; a library chooses its own.
     bool order_matters = output.differentiable || !output.order.empty();
-    if (order_matters && !lies_in(results.back(), output.order))
+    // Nor does a result (a gradient may) lie in the memory of an input.
+    bool borrowed = false;
+    if (output.name.rfind("dL_d", 0) != 0)
+      for (const Tensor& input : inputs) borrowed |= input.data == results.back().data;
+    if (borrowed || (order_matters && !lies_in(results.back(), output.order)))
       results.back() = copied(host, results.back(), output.order);
   }
   return results;

@@ -15,8 +15,11 @@ struct Captured {
   Value input(const char* name, const Sizes& sizes, DType dtype = DType::f32) {
     Shape shape;
     for (int64_t size : sizes) {
-      if (size <= 1) shape.push_back(size);
-      else shape.push_back(Size::symbol("s" + std::to_string(symbols))), graph.hints["s" + std::to_string(symbols++)] = size;
+      if (size <= 1)
+        shape.push_back(size);
+      else
+        shape.push_back(Size::symbol("s" + std::to_string(symbols))),
+            graph.hints["s" + std::to_string(symbols++)] = size;
     }
     return b.input(name, dtype, shape);
   }
@@ -57,8 +60,13 @@ TEST(Unify, GroupsSplitASymbol) {
 TEST(Unify, KernelSizesAreSpecialised) {
   Captured c;
   Value x = c.input("x", {2, 4, 9}), w = c.input("w", {6, 4, 3});
-  Value y = c.b.op(Op::conv, {x, w}, {{"stride", Ints{1}}, {"padding", Ints{0}}, {"dilation", Ints{1}}, {"groups", int64_t{1}},
-                                      {"transposed", int64_t{0}}, {"output_padding", Ints{0}}});
+  Value y = c.b.op(Op::conv, {x, w},
+                   {{"stride", Ints{1}},
+                    {"padding", Ints{0}},
+                    {"dilation", Ints{1}},
+                    {"groups", int64_t{1}},
+                    {"transposed", int64_t{0}},
+                    {"output_padding", Ints{0}}});
   EXPECT_TRUE(c.graph.shape(w)[2].is(3));
   EXPECT_EQ(c.graph.shape(x)[1], c.graph.shape(w)[1]);
   EXPECT_EQ(c.shape(y), "[s0, s3, s2 - 2]");
@@ -94,7 +102,8 @@ TEST(Builder, UnnamedSizesNeverAgreeByAccident) {
   Graph graph;
   Builder b(graph);
   Value x = b.input("x", DType::f32, {Size::symbol("a"), 8});
-  b.specialise(graph.shape(x)[0], "test");
+  EXPECT_ERROR(b.specialise(graph.shape(x)[0], "conv"), "conv: size a must be known when compiling");
+  b.unify(graph.shape(x)[0], graph.hints["a"], "test");
   b.input("y", DType::f32, {Size::symbol("p")});
   b.input("z", DType::f32, {Size::symbol("q")});
   std::set<int64_t> values;

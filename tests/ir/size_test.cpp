@@ -84,9 +84,25 @@ TEST(Size, ProgramsGiveWhatExpressionsGive) {
     for (int round = 0; round < 20; ++round) {
       int64_t values[3];
       for (int64_t& value : values) value = static_cast<int64_t>(random() % 20) + 1;
-      EXPECT_EQ(program.run(values), size(text).evaluate([&](const std::string& name) { return values[slots.at(name)]; })) << text;
+      EXPECT_EQ(program.run(values), size(text).evaluate([&](const std::string& name) {
+        return values[slots.at(name)];
+      })) << text;
     }
   }
+}
+
+TEST(Size, ExactQuotient) {
+  auto quotient = [](const char* a, const char* b) {
+    auto result = Size::exact_quotient(size(a), size(b));
+    return result ? result->str() : "none";
+  };
+  EXPECT_EQ(quotient("n*n*h", "n"), "h*n");
+  EXPECT_EQ(quotient("4*n + 2*h", "2"), "h + 2*n");
+  EXPECT_EQ(quotient("6*n*floordiv(h, 2)", "3*floordiv(h, 2)"), "2*n");
+  EXPECT_EQ(quotient("n + 1", "n + 1"), "1");
+  EXPECT_EQ(quotient("n + 1", "n"), "none");
+  EXPECT_EQ(quotient("3*n", "2"), "none");
+  EXPECT_EQ(quotient("n*h", "n + h"), "none");
 }
 
 TEST(Size, Errors) {

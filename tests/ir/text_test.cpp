@@ -27,8 +27,9 @@ TEST(Print, ReadsLikeThis) {
 }
 
 TEST(Print, NumbersReadBackExactly) {
-  for (double value : {0.0, -0.0, 1.0, 0.1, 1.0 / 3, 1e-30, 1e300, -2.5, 123456789.0, 9.0e15,
-                       std::numeric_limits<double>::denorm_min(), static_cast<double>(INFINITY), -static_cast<double>(INFINITY)}) {
+  for (double value :
+       {0.0, -0.0, 1.0, 0.1, 1.0 / 3, 1e-30, 1e300, -2.5, 123456789.0, 9.0e15,
+        std::numeric_limits<double>::denorm_min(), static_cast<double>(INFINITY), -static_cast<double>(INFINITY)}) {
     Graph graph;
     Builder b(graph);
     b.output(b.constant(value, DType::f64));
@@ -49,38 +50,45 @@ TEST(Print, TextWithQuotesReadsBack) {
 
 TEST(Parse, TypesMayBeStatedAndAreChecked) {
   EXPECT_NO_THROW(parse("graph(%x: f32[n]) { %y: f32[n] = neg(%x) return %y }"));
-  EXPECT_ERROR(parse("graph(%x: f32[n]) {\n %y: f64[n] = neg(%x)\n return %y }"), "neg: type is f32[n], the text says f64[n]");
+  EXPECT_ERROR(parse("graph(%x: f32[n]) {\n %y: f64[n] = neg(%x)\n return %y }"),
+               "neg: type is f32[n], the text says f64[n]");
 }
 
 struct Bad {
   const char *text, *message;
 };
+void PrintTo(const Bad& c, std::ostream* out) { *out << c.message; }
 
 class BadText : public ::testing::TestWithParam<Bad> {};
 
 TEST_P(BadText, IsRefusedWithItsLine) { EXPECT_ERROR(parse(GetParam().text), GetParam().message); }
 
-INSTANTIATE_TEST_SUITE_P(, BadText, ::testing::Values(
-    Bad{"grph(%x: f32[n]) { return %x }", "line 1: expected 'graph', found 'grph'"},
-    Bad{"graph(%x: f32[n]) {\n  %y = nog(%x)\n  return %y }", "line 2: no operation 'nog'"},
-    Bad{"graph(%x: f32[n]) {\n  %y = neg(%z)\n  return %y }", "line 2: %z is not defined"},
-    Bad{"graph(%x: f32[n]) {\n  %x = neg(%x)\n  return %x }", "line 2: %x is defined twice"},
-    Bad{"graph(%x: f32[n],\n %x: f32[n]) {\n return %x }", "line 2: %x is defined twice"},
-    Bad{"graph(%x: f32[n]) {\n\n  %y = exp(%x, %x)\n  return %y }", "line 3: exp: 2 operands given"},
-    Bad{"graph(%x: q32[n]) { return %x }", "line 1: no element type 'q32'"},
-    Bad{"graph(%x: f32[n]) {\n %y = cast(%x) {dtype = f33} return %y }", "line 2: no element type 'f33'"},
-    Bad{"graph(%x: f32[n +]) { return %x }", "line 1: size 'n +'"},
-    Bad{"graph(%x: f32[n) { return %x }", "line 1: "},
-    Bad{"graph(%x: f32[n]) {\n %y = sum(%x) {dims = (0.5), keepdim = 0} return %y }", "line 2: an integer expected"},
-    Bad{"graph(%x: f32[n]) {\n %y = clamp(%x) {min = 1.2.3} return %y }", "line 2: a number expected, found '1.2.3'"},
-    Bad{"graph(%x: f32[n]) {\n %y = gelu(%x) {approximate = \"none} return %y }", "unfinished text"},
-    Bad{"graph(%x: f32[n]) {\n %y = neg(%x)\n", "line 3: a name expected"},
-    Bad{"graph(%x: f32[n]) { return %x } more", "text after the graph"},
-    Bad{"graph(%x: f32[n]@01) { return %x }", "line 1: memory order"},
-    Bad{"graph(%x: f32[n, m]@00) { return %x }", "line 1: memory order"},
-    Bad{"graph(%x: f32[n]) {\n %k: f32[] = constant()\n return %k }", "line 2: constant: attribute 'value' is missing"},
-    Bad{"graph(%x: f32[n]) {\n %k: i64[n] = iota() {size = []}\n return %k }", "line 2: iota"},
-    Bad{"", "line 1: a name expected"}));
+INSTANTIATE_TEST_SUITE_P(
+    , BadText,
+    ::testing::Values(Bad{"grph(%x: f32[n]) { return %x }", "line 1: expected 'graph', found 'grph'"},
+                      Bad{"graph(%x: f32[n]) {\n  %y = nog(%x)\n  return %y }", "line 2: no operation 'nog'"},
+                      Bad{"graph(%x: f32[n]) {\n  %y = neg(%z)\n  return %y }", "line 2: %z is not defined"},
+                      Bad{"graph(%x: f32[n]) {\n  %x = neg(%x)\n  return %x }", "line 2: %x is defined twice"},
+                      Bad{"graph(%x: f32[n],\n %x: f32[n]) {\n return %x }", "line 2: %x is defined twice"},
+                      Bad{"graph(%x: f32[n]) {\n\n  %y = exp(%x, %x)\n  return %y }", "line 3: exp: 2 operands given"},
+                      Bad{"graph(%x: q32[n]) { return %x }", "line 1: no element type 'q32'"},
+                      Bad{"graph(%x: f32[n]) {\n %y = cast(%x) {dtype = f33} return %y }",
+                          "line 2: no element type 'f33'"},
+                      Bad{"graph(%x: f32[n +]) { return %x }", "line 1: size 'n +'"},
+                      Bad{"graph(%x: f32[n) { return %x }", "line 1: "},
+                      Bad{"graph(%x: f32[n]) {\n %y = sum(%x) {dims = (0.5), keepdim = 0} return %y }",
+                          "line 2: an integer expected"},
+                      Bad{"graph(%x: f32[n]) {\n %y = clamp(%x) {min = 1.2.3} return %y }",
+                          "line 2: a number expected, found '1.2.3'"},
+                      Bad{"graph(%x: f32[n]) {\n %y = gelu(%x) {approximate = \"none} return %y }", "unfinished text"},
+                      Bad{"graph(%x: f32[n]) {\n %y = neg(%x)\n", "line 3: a name expected"},
+                      Bad{"graph(%x: f32[n]) { return %x } more", "text after the graph"},
+                      Bad{"graph(%x: f32[n]@01) { return %x }", "line 1: memory order"},
+                      Bad{"graph(%x: f32[n, m]@00) { return %x }", "line 1: memory order"},
+                      Bad{"graph(%x: f32[n]) {\n %k: f32[] = constant()\n return %k }",
+                          "line 2: constant: attribute 'value' is missing"},
+                      Bad{"graph(%x: f32[n]) {\n %k: i64[n] = iota() {size = []}\n return %k }", "line 2: iota"},
+                      Bad{"", "line 1: a name expected"}));
 
 }  // namespace
 }  // namespace fusewright::testing

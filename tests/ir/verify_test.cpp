@@ -5,7 +5,8 @@ namespace fusewright::testing {
 namespace {
 
 Graph good() {
-  return parse("graph(%x: f32[n, c], %m: f32[c]) { %a = mul(%x, %m) %b = sum(%a) {dims = (1), keepdim = 0} return %b }");
+  return parse(
+      "graph(%x: f32[n, c], %m: f32[c]) { %a = mul(%x, %m) %b = sum(%a) {dims = (1), keepdim = 0} return %b }");
 }
 
 TEST(Verify, AcceptsWhatTheBuilderMade) { EXPECT_NO_THROW(verify(good())); }

@@ -34,7 +34,9 @@ const Activation activations[] = {
     {"softsign", "", [](double x) { return x / (1 + std::abs(x)); }},
 };
 
-Array line(const std::vector<double>& values) { return Array(DType::f64, {static_cast<int64_t>(values.size())}, values); }
+Array line(const std::vector<double>& values) {
+  return Array(DType::f64, {static_cast<int64_t>(values.size())}, values);
+}
 
 std::vector<double> evaluate(const std::string& text, const std::vector<Array>& inputs) {
   return interpret(parse(text), inputs)[0].data;
@@ -46,7 +48,8 @@ TEST(Activations, AreTheirFormulas) {
     std::string text = std::string("graph(%x: f64[n]) { %y = ") + a.op + "(%x) " + a.attrs + " return %y }";
     std::vector<double> y = evaluate(text, {line(points)});
     for (size_t i = 0; i < points.size(); ++i)
-      EXPECT_NEAR(y[i], a.formula(points[i]), 1e-12 * (1 + std::abs(points[i]))) << a.op << a.attrs << " at " << points[i];
+      EXPECT_NEAR(y[i], a.formula(points[i]), 1e-12 * (1 + std::abs(points[i])))
+          << a.op << a.attrs << " at " << points[i];
   }
 }
 
@@ -57,7 +60,9 @@ TEST(Activations, KeepNaN) {
   }
 }
 
-double mean_of(const std::vector<double>& v) { return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size()); }
+double mean_of(const std::vector<double>& v) {
+  return std::accumulate(v.begin(), v.end(), 0.0) / static_cast<double>(v.size());
+}
 double var_of(const std::vector<double>& v, double correction = 0) {
   double total = 0;
   for (double x : v) total += (x - mean_of(v)) * (x - mean_of(v));
@@ -66,9 +71,11 @@ double var_of(const std::vector<double>& v, double correction = 0) {
 
 TEST(Reductions, MeanVarLogsumexp) {
   const std::vector<double> v = {1, 4, -2, 0.5};
-  EXPECT_DOUBLE_EQ(evaluate("graph(%x: f64[n]) { %y = mean(%x) {dims = (-1), keepdim = 0} return %y }", {line(v)})[0], mean_of(v));
-  EXPECT_DOUBLE_EQ(evaluate("graph(%x: f64[n]) { %y = var(%x) {dims = (0), keepdim = 0, correction = 1} return %y }", {line(v)})[0],
-                   var_of(v, 1));
+  EXPECT_DOUBLE_EQ(evaluate("graph(%x: f64[n]) { %y = mean(%x) {dims = (-1), keepdim = 0} return %y }", {line(v)})[0],
+                   mean_of(v));
+  EXPECT_DOUBLE_EQ(
+      evaluate("graph(%x: f64[n]) { %y = var(%x) {dims = (0), keepdim = 0, correction = 1} return %y }", {line(v)})[0],
+      var_of(v, 1));
   double total = 0;
   for (double x : v) total += std::exp(x);
   EXPECT_NEAR(evaluate("graph(%x: f64[n]) { %y = logsumexp(%x) {dims = (0), keepdim = 0} return %y }", {line(v)})[0],
@@ -76,13 +83,14 @@ TEST(Reductions, MeanVarLogsumexp) {
 }
 
 TEST(Reductions, VarianceOfOneElementIsNaN) {
-  EXPECT_TRUE(std::isnan(
-      evaluate("graph(%x: f64[n]) { %y = var(%x) {dims = (0), keepdim = 0, correction = 1} return %y }", {line({3})})[0]));
+  EXPECT_TRUE(std::isnan(evaluate(
+      "graph(%x: f64[n]) { %y = var(%x) {dims = (0), keepdim = 0, correction = 1} return %y }", {line({3})})[0]));
 }
 
 TEST(Reductions, PositionsTakeTheFirstAndNaN) {
   auto position = [](const char* op, const std::vector<double>& v) {
-    return evaluate(std::string("graph(%x: f64[n]) { %y = ") + op + "(%x) {dims = (0), keepdim = 0} return %y }", {line(v)})[0];
+    return evaluate(std::string("graph(%x: f64[n]) { %y = ") + op + "(%x) {dims = (0), keepdim = 0} return %y }",
+                    {line(v)})[0];
   };
   EXPECT_EQ(position("argmax", {1, 3, 3}), 1);
   EXPECT_EQ(position("argmin", {2, 1, 1}), 1);
@@ -105,7 +113,8 @@ TEST(Softmax, OfLargeInfiniteAndSingleElements) {
 
 TEST(Norms, AreTheirFormulas) {
   std::mt19937 random(3);
-  Array x = random_array(DType::f64, {2, 4, 3}, random), w = random_array(DType::f64, {4}, random), b = random_array(DType::f64, {4}, random);
+  Array x = random_array(DType::f64, {2, 4, 3}, random), w = random_array(DType::f64, {4}, random),
+        b = random_array(DType::f64, {4}, random);
   const std::string inputs = "graph(%x: f64[n, 2*g, h], %w: f64[2*g], %b: f64[2*g]) { %y = ";
   const std::string rest = "eps = 0.01, has_weight = 1, has_bias = 1} return %y }";
   Array group = interpret(parse(inputs + "group_norm(%x, %w, %b) {groups = 2, " + rest), {x, w, b})[0];
@@ -127,9 +136,12 @@ TEST(Norms, AreTheirFormulas) {
 TEST(Norms, LayerAndRms) {
   const std::vector<double> v = {1, 4, -2, 0.5};
   Array x(DType::f64, {1, 4}, v), w(DType::f64, {4}, {1, 2, 3, 4});
-  auto layer = evaluate("graph(%x: f64[n, k], %w: f64[k]) { %y = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1, "
-                        "has_bias = 0} return %y }", {x, w});
-  auto rms = evaluate("graph(%x: f64[n, k]) { %y = rms_norm(%x) {axes = 1, eps = 0.01, has_weight = 0} return %y }", {x});
+  auto layer = evaluate(
+      "graph(%x: f64[n, k], %w: f64[k]) { %y = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1, "
+      "has_bias = 0} return %y }",
+      {x, w});
+  auto rms =
+      evaluate("graph(%x: f64[n, k]) { %y = rms_norm(%x) {axes = 1, eps = 0.01, has_weight = 0} return %y }", {x});
   double power = 0;
   for (double value : v) power += value * value / 4;
   for (size_t i = 0; i < 4; ++i) {
@@ -141,15 +153,18 @@ TEST(Norms, LayerAndRms) {
 TEST(Norms, RunningStatistics) {
   Array x(DType::f64, {4, 1}, {1, 4, -2, 0.5}), old(DType::f64, {1}, 10.0);
   const std::string inputs = "graph(%x: f64[n, c], %r: f64[c]) { %y = batch_norm_running_";
-  EXPECT_NEAR(evaluate(inputs + "mean(%x, %r) {momentum = 0.1} return %y }", {x, old})[0], 9 + 0.1 * mean_of(x.data), 1e-12);
-  EXPECT_NEAR(evaluate(inputs + "var(%x, %r) {momentum = 0.1} return %y }", {x, old})[0], 9 + 0.1 * var_of(x.data, 1), 1e-12);
+  EXPECT_NEAR(evaluate(inputs + "mean(%x, %r) {momentum = 0.1} return %y }", {x, old})[0], 9 + 0.1 * mean_of(x.data),
+              1e-12);
+  EXPECT_NEAR(evaluate(inputs + "var(%x, %r) {momentum = 0.1} return %y }", {x, old})[0], 9 + 0.1 * var_of(x.data, 1),
+              1e-12);
 }
 
 TEST(Linear, OfAnyRank) {
   std::mt19937 random(4);
   Array w = random_array(DType::f64, {2, 3}, random), b = random_array(DType::f64, {2}, random);
   for (const char* lead : {"", "n, ", "n, m, ", "n, m, p, "}) {
-    Graph graph = parse(std::string("graph(%x: f64[") + lead + "3], %w: f64[2, 3], %b: f64[2]) { %y = linear(%x, %w, %b) return %y }");
+    Graph graph = parse(std::string("graph(%x: f64[") + lead +
+                        "3], %w: f64[2, 3], %b: f64[2]) { %y = linear(%x, %w, %b) return %y }");
     Array x = random_inputs(graph, {{"n", 2}, {"m", 4}, {"p", 2}}, random)[0];
     Array y = interpret(graph, {x, w, b})[0];
     for (size_t row = 0; row < x.size() / 3; ++row)

@@ -67,8 +67,9 @@ TEST(Ties, OfReductionsFollowTheirAttribute) {
 }
 
 TEST(Ties, OfAPoolingWindowGoToTheFirst) {
-  const char* pool = "graph(%x: f64[1, n]) { %y = max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (1),"
-                     " ceil_mode = 0} return %y }";
+  const char* pool =
+      "graph(%x: f64[1, n]) { %y = max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (1),"
+      " ceil_mode = 0} return %y }";
   EXPECT_EQ(gradients(pool, {Array(DType::f64, {1, 4}, {5, 5, -inf, -inf})})[0], (Doubles{1, 0, 1, 0}));
 }
 
@@ -84,15 +85,17 @@ TEST(Pow, AtZero) {
 }
 
 TEST(Differentiate, StopGradientStops) {
-  EXPECT_EQ(gradients("graph(%x: f64[n]) { %s = stop_gradient(%x) %y = mul(%x, %s) return %y }", {Array(DType::f64, {2}, 3.0)})[0],
+  EXPECT_EQ(gradients("graph(%x: f64[n]) { %s = stop_gradient(%x) %y = mul(%x, %s) return %y }",
+                      {Array(DType::f64, {2}, 3.0)})[0],
             (Doubles{3, 3}));
 }
 
 TEST(Differentiate, BroadcastOperandsGetTheSum) {
-  auto g = gradients("graph(%x: f64[2, 3], %m: f64[3], %k: f64[2, 1], %s: f64[]) { %1 = mul(%x, %m) %2 = mul(%1, %k) "
-                     "%3 = mul(%2, %s) return %3 }",
-                     {Array(DType::f64, {2, 3}, {1, 2, 3, 4, 5, 6}), Array(DType::f64, {3}, 1.0),
-                      Array(DType::f64, {2, 1}, 1.0), Array(DType::f64, {}, 2.0)});
+  auto g = gradients(
+      "graph(%x: f64[2, 3], %m: f64[3], %k: f64[2, 1], %s: f64[]) { %1 = mul(%x, %m) %2 = mul(%1, %k) "
+      "%3 = mul(%2, %s) return %3 }",
+      {Array(DType::f64, {2, 3}, {1, 2, 3, 4, 5, 6}), Array(DType::f64, {3}, 1.0), Array(DType::f64, {2, 1}, 1.0),
+       Array(DType::f64, {}, 2.0)});
   EXPECT_EQ(g[1], (Doubles{10, 14, 18}));
   EXPECT_EQ(g[2], (Doubles{12, 30}));
   EXPECT_EQ(g[3], (Doubles{21}));

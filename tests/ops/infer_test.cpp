@@ -59,8 +59,13 @@ TEST(InferWindow, Sizes) {
   EXPECT_EQ(type_of("%x: f32[c, 8]", pool("3", "2", "0", 1)), "f32[c, 4]");
   EXPECT_EQ(type_of("%x: f32[c, 1]", pool("2", "2", "1", 1)), "f32[c, 1]");  // the last window must start inside
   EXPECT_EQ(type_of("%x: f32[c, h]", pool("2", "2", "0")), "f32[c, floordiv(h, 2)]");
-  EXPECT_EQ(type_of("%x: f32[c, 20]", "max_pool_index(%x) {kernel = (17), stride = (1), padding = (0), dilation = (1), ceil_mode = 0}"), "u8[c, 4]");
-  EXPECT_EQ(type_of("%x: f32[c, 20, 20]", "max_pool_index(%x) {kernel = (17, 17), stride = (1, 1), padding = (0, 0), dilation = (1, 1), ceil_mode = 0}"), "i32[c, 4, 4]");
+  EXPECT_EQ(type_of("%x: f32[c, 20]",
+                    "max_pool_index(%x) {kernel = (17), stride = (1), padding = (0), dilation = (1), ceil_mode = 0}"),
+            "u8[c, 4]");
+  EXPECT_EQ(type_of("%x: f32[c, 20, 20]",
+                    "max_pool_index(%x) {kernel = (17, 17), stride = (1, 1), padding = (0, 0), dilation = (1, 1), "
+                    "ceil_mode = 0}"),
+            "i32[c, 4, 4]");
 }
 
 TEST(InferWindow, Refuses) {
@@ -70,14 +75,19 @@ TEST(InferWindow, Refuses) {
   REFUSES("%x: f32[c, 2]", pool("3", "1", "0"), "the output would be empty");
   REFUSES("%x: f32[7]", pool("2", "2", "0"), "window dimensions");
   REFUSES("%x: f32[c, 7]", pool("2", "2, 2", "0"), "window attributes differ in length");
-  REFUSES("%x: f32[c, 7]", "max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (0), ceil_mode = 0}", "dilation");
+  REFUSES("%x: f32[c, 7]", "max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (0), ceil_mode = 0}",
+          "dilation");
 }
 
 TEST(InferContraction, Sizes) {
   EXPECT_EQ(type_of("%x: f32[b, m, k], %w: f32[b, k, n]", "matmul(%x, %w)"), "f32[b, m, n]");
   const std::string rest = "dilation = (1), output_padding = (1)}";
-  EXPECT_EQ(type_of("%x: f32[n, 4, 9], %w: f32[6, 2, 3]", "conv(%x, %w) {stride = (2), padding = (1), groups = 2, transposed = 0, " + rest), "f32[n, 6, 5]");
-  EXPECT_EQ(type_of("%x: f32[n, 4, 9], %w: f32[4, 3, 3]", "conv(%x, %w) {stride = (2), padding = (1), groups = 2, transposed = 1, " + rest), "f32[n, 6, 18]");
+  EXPECT_EQ(type_of("%x: f32[n, 4, 9], %w: f32[6, 2, 3]",
+                    "conv(%x, %w) {stride = (2), padding = (1), groups = 2, transposed = 0, " + rest),
+            "f32[n, 6, 5]");
+  EXPECT_EQ(type_of("%x: f32[n, 4, 9], %w: f32[4, 3, 3]",
+                    "conv(%x, %w) {stride = (2), padding = (1), groups = 2, transposed = 1, " + rest),
+            "f32[n, 6, 18]");
 }
 
 TEST(InferContraction, Refuses) {

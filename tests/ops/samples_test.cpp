@@ -5,6 +5,10 @@
 #include "support/graphs.h"
 #include "support/interpreter.h"
 
+namespace fusewright {
+void PrintTo(const OpInfo& op, std::ostream* out) { *out << op.name; }
+}  // namespace fusewright
+
 namespace fusewright::testing {
 namespace {
 

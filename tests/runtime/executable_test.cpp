@@ -16,7 +16,8 @@ const char* const chain =
     "%3 = gelu(%2) {approximate = \"none\"} return %3 }";
 const char* const softmax = "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }";
 const char* const batch_norm =
-    "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, has_bias = 1} "
+    "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, has_bias "
+    "= 1} "
     "%2 = silu(%1) return %2 }";
 const char* const pooling =
     "graph(%x: f32[n, c, h, w]) { %1 = leaky_relu(%x) {negative_slope = 0.2} %2 = max_pool(%1) {kernel = (2, 2), "
@@ -45,8 +46,10 @@ TEST(ZeroSize, GivesEmptyResultsAndZeroSums) {
   expect_agrees(softmax, {{"n", 3}, {"c", 0}});
   expect_agrees(batch_norm, {{"n", 3}, {"c", 0}});
   expect_agrees(pooling, {{"n", 0}, {"c", 2}, {"h", 5}, {"w", 6}});
-  expect_agrees("graph(%x: f64[n, c]) { %1 = sum(%x) {dims = (0), keepdim = 0} %2 = prod(%x) {dims = (0), keepdim = 0} "
-                "%3 = mean(%x) {dims = (0), keepdim = 0} return %1, %2, %3 }", {{"n", 0}, {"c", 5}});
+  expect_agrees(
+      "graph(%x: f64[n, c]) { %1 = sum(%x) {dims = (0), keepdim = 0} %2 = prod(%x) {dims = (0), keepdim = 0} "
+      "%3 = mean(%x) {dims = (0), keepdim = 0} return %1, %2, %3 }",
+      {{"n", 0}, {"c", 5}});
   expect_agrees("graph(%x: f64[n, k], %w: f64[k, m]) { %1 = matmul(%x, %w) %2 = exp(%1) return %2 }",
                 {{"n", 2}, {"k", 0}, {"m", 3}});
 }
@@ -54,20 +57,23 @@ TEST(ZeroSize, GivesEmptyResultsAndZeroSums) {
 TEST(Rank, ZeroAndOne) {
   expect_agrees("graph(%x: f32[], %y: f32[]) { %1 = mul(%x, %y) %2 = gelu(%1) {approximate = \"tanh\"} return %2, %1 }",
                 std::map<std::string, int64_t>{});
-  expect_agrees("graph(%x: f32[n], %y: f32[]) { %1 = mul(%x, %y) %2 = sum(%1) {dims = (0), keepdim = 0} return %2 }", {{"n", 40}});
+  expect_agrees("graph(%x: f32[n], %y: f32[]) { %1 = mul(%x, %y) %2 = sum(%1) {dims = (0), keepdim = 0} return %2 }",
+                {{"n", 40}});
   expect_agrees("graph(%x: f32[]) { %1 = sum(%x) {dims = (0), keepdim = 0} %2 = exp(%1) return %2 }",
                 std::map<std::string, int64_t>{});
 }
 
 TEST(Rank, Eight) {
-  expect_agrees("graph(%x: f64[a, b, c, d, e, f, g, h], %y: f64[d, 1, f, 1, h]) { %1 = mul(%x, %y) "
-                "%2 = sum(%1) {dims = (1, 3, 6), keepdim = 1} %3 = div(%1, %2) return %3 }",
-                {{"a", 2}, {"b", 2}, {"c", 1}, {"d", 2}, {"e", 3}, {"f", 2}, {"g", 2}, {"h", 3}});
+  expect_agrees(
+      "graph(%x: f64[a, b, c, d, e, f, g, h], %y: f64[d, 1, f, 1, h]) { %1 = mul(%x, %y) "
+      "%2 = sum(%1) {dims = (1, 3, 6), keepdim = 1} %3 = div(%1, %2) return %3 }",
+      {{"a", 2}, {"b", 2}, {"c", 1}, {"d", 2}, {"e", 3}, {"f", 2}, {"g", 2}, {"h", 3}});
 }
 
 // ---- layouts -------------------------------------------------------------------------------------------------
 
-const Layout channels_last{{0, 2, 3, 1}, 1, 0, {}}, reversed{{3, 2, 1, 0}, 1, 0, {}}, strided{{}, 3, 0, {}}, shifted{{}, 1, 5, {}};
+const Layout channels_last{{0, 2, 3, 1}, 1, 0, {}}, reversed{{3, 2, 1, 0}, 1, 0, {}}, strided{{}, 3, 0, {}},
+    shifted{{}, 1, 5, {}};
 
 TEST(InputLayouts, AnyStrides) {
   for (const Layout& layout : {channels_last, reversed, strided, shifted}) {
@@ -126,13 +132,24 @@ TEST(OutputLayouts, AResultIsNeverTheInputItself) {
   std::vector<Tensor> outputs = executable->forward().run(plain_host(), {t}, {});
   EXPECT_NE(outputs[0].data, t.data);
   EXPECT_EQ(to_array(outputs[0]).data, (std::vector<double>{1, 2}));
+  graph = parse("graph(%x: f32[n, c]) { %1 = reshape(%x) {sizes = [c, n]} return %1 }");
+  t = to_tensor(Array(DType::f32, {1, 2}, {1, 2}));
+  outputs = Executable::compile(graph, {})->forward().run(plain_host(), {t}, {});
+  EXPECT_NE(outputs[0].data, t.data);
+  EXPECT_EQ(to_array(outputs[0]).data, (std::vector<double>{1, 2}));
+}
+
+TEST(OutputLayouts, AReshapeThatIsNoProductOfLoops) {
+  expect_agrees("graph(%x: f64[n, c]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} return %2 }",
+                {{"n", 3}, {"c", 4}}, {{{1, 0}, 1, 0, {}}});
 }
 
 // ---- element types -------------------------------------------------------------------------------------------
 
 TEST(ElementTypes, NarrowFloatsAreComputedInFloat) {
   for (const char* type : {"f16", "bf16"}) {
-    std::string text = std::string("graph(%x: ") + type + "[n, c]) { %1 = softmax(%x) {dim = 1} %2 = silu(%1) return %2 }";
+    std::string text =
+        std::string("graph(%x: ") + type + "[n, c]) { %1 = softmax(%x) {dim = 1} %2 = silu(%1) return %2 }";
     Graph graph = parse(text);
     std::mt19937 random(8);
     std::vector<Array> inputs = random_inputs(graph, {{"n", 3}, {"c", 70}}, random);
@@ -143,13 +160,17 @@ TEST(ElementTypes, NarrowFloatsAreComputedInFloat) {
 
 TEST(ElementTypes, IntegersAndBooleans) {
   Array x(DType::i32, {2, 3}, {1, -2, 3, 4, 5, -6});
-  expect_agrees("graph(%x: i32[n, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (1), keepdim = 0} "
-                "%3 = amax(%x) {dims = (1), keepdim = 0, tie = 0} %4 = amin(%x) {dims = (0), keepdim = 0, tie = 0} "
-                "return %1, %2, %3, %4 }", std::vector<Array>{x}, {}, false);
+  expect_agrees(
+      "graph(%x: i32[n, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (1), keepdim = 0} "
+      "%3 = amax(%x) {dims = (1), keepdim = 0, tie = 0} %4 = amin(%x) {dims = (0), keepdim = 0, tie = 0} "
+      "return %1, %2, %3, %4 }",
+      std::vector<Array>{x}, {}, false);
   for (double value : {0.0, 1.0})
-    expect_agrees("graph(%x: b8[n, c]) { %1 = amax(%x) {dims = (1), keepdim = 0, tie = 0} "
-                  "%2 = amin(%x) {dims = (1), keepdim = 0, tie = 0} %3 = amax(%x) {dims = (0), keepdim = 0, tie = 0} "
-                  "return %1, %2, %3 }", std::vector<Array>{Array(DType::b8, {2, 3}, value)}, {}, false);
+    expect_agrees(
+        "graph(%x: b8[n, c]) { %1 = amax(%x) {dims = (1), keepdim = 0, tie = 0} "
+        "%2 = amin(%x) {dims = (1), keepdim = 0, tie = 0} %3 = amax(%x) {dims = (0), keepdim = 0, tie = 0} "
+        "return %1, %2, %3 }",
+        std::vector<Array>{Array(DType::b8, {2, 3}, value)}, {}, false);
 }
 
 TEST(ElementTypes, PositionsAreWhole) {
@@ -157,7 +178,8 @@ TEST(ElementTypes, PositionsAreWhole) {
   Array x = random_array(DType::f32, {5, 70}, random);
   for (const char* attrs : {"{dims = (1), keepdim = 0}", "{dims = (0), keepdim = 1}"})
     expect_agrees(std::string("graph(%x: f32[n, c]) { %1 = argmax(%x) ") + attrs + " %2 = argmin(%x) " + attrs +
-                  " return %1, %2 }", std::vector<Array>{x}, {}, false);
+                      " return %1, %2 }",
+                  std::vector<Array>{x}, {}, false);
 }
 
 TEST(ElementTypes, EveryPointwisePrimitiveInOneKernel) {
@@ -169,13 +191,16 @@ TEST(ElementTypes, EveryPointwisePrimitiveInOneKernel) {
       if (row.kind != Kind::pointwise || row.op == Op::cast) continue;
       std::string name = "%y" + std::to_string(made++), prefix = name + " = ";
       bool logical = row.op == Op::logical_and || row.op == Op::logical_or || row.op == Op::logical_not;
-      if (row.op == Op::select) body += prefix + "select(%k, %x, %z) ";
-      else if (row.max_operands == 1) body += prefix + row.name + (logical ? "(%k) " : "(%x) ");
-      else body += prefix + row.name + (logical ? "(%k, %j) " : "(%x, %z) ");
+      if (row.op == Op::select)
+        body += prefix + "select(%k, %x, %z) ";
+      else if (row.max_operands == 1)
+        body += prefix + row.name + (logical ? "(%k) " : "(%x) ");
+      else
+        body += prefix + row.name + (logical ? "(%k, %j) " : "(%x, %z) ");
       outputs += (outputs.empty() ? "" : ", ") + name;
     }
-    std::string text = std::string("graph(%x: ") + type + "[n], %z: " + type + "[n]) { %k = lt(%x, %z) %j = gt(%z, %x) " +
-                       body + "return " + outputs + " }";
+    std::string text = std::string("graph(%x: ") + type + "[n], %z: " + type +
+                       "[n]) { %k = lt(%x, %z) %j = gt(%z, %x) " + body + "return " + outputs + " }";
     std::mt19937 random(10);
     std::vector<Array> inputs = random_inputs(parse(text), {{"n", 65}}, random, 0.3, 1.9);
     expect_agrees(text, inputs, {}, false);
@@ -197,7 +222,9 @@ TEST(Accuracy, SumOfMoreOnesThanAFloatCanCount) {
   x.sizes = {1, count};
   x.strides = {count, 1};
   auto sum = [&](const std::string& dims) {
-    auto executable = Executable::compile(parse("graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (" + dims + "), keepdim = 0} %2 = cast(%1) {dtype = f64} return %2 }"), {});
+    auto executable = Executable::compile(parse("graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (" + dims +
+                                                "), keepdim = 0} %2 = cast(%1) {dtype = f64} return %2 }"),
+                                          {});
     return to_array(executable->forward().run(plain_host(), {x}, {})[0]).data[0];
   };
   EXPECT_NEAR(sum("1"), static_cast<double>(count), 2);  // the result itself is a float
@@ -222,10 +249,12 @@ TEST(NaN, PropagatesThroughMaximaAndMinima) {
     Array x(DType::f32, {3, 40}, 1.0), y(DType::f32, {3, 40}, 0.5);
     x.data[3] = special;
     y.data[60] = special;
-    expect_agrees("graph(%x: f32[n, c], %y: f32[n, c]) { %1 = maximum(%x, %y) %2 = minimum(%x, %y) "
-                  "%3 = amax(%x) {dims = (1), keepdim = 0, tie = 0} %4 = amin(%y) {dims = (0), keepdim = 0, tie = 0} "
-                  "%5 = relu(%x) %6 = clamp(%y) {min = 0.0, max = 1.0} %7 = softmax(%x) {dim = 1} "
-                  "return %1, %2, %3, %4, %5, %6, %7 }", std::vector<Array>{x, y}, {}, false);
+    expect_agrees(
+        "graph(%x: f32[n, c], %y: f32[n, c]) { %1 = maximum(%x, %y) %2 = minimum(%x, %y) "
+        "%3 = amax(%x) {dims = (1), keepdim = 0, tie = 0} %4 = amin(%y) {dims = (0), keepdim = 0, tie = 0} "
+        "%5 = relu(%x) %6 = clamp(%y) {min = 0.0, max = 1.0} %7 = softmax(%x) {dim = 1} "
+        "return %1, %2, %3, %4, %5, %6, %7 }",
+        std::vector<Array>{x, y}, {}, false);
   }
 }
 
@@ -234,11 +263,12 @@ std::string pool(const std::string& attrs) {
 }
 
 class PoolingEdges : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(, PoolingEdges, ::testing::Values(
-    "kernel = (2, 2), stride = (2, 2), padding = (0, 0), dilation = (1, 1), ceil_mode = 0",
-    "kernel = (3, 2), stride = (2, 1), padding = (1, 1), dilation = (1, 1), ceil_mode = 1",
-    "kernel = (3, 3), stride = (1, 2), padding = (1, 0), dilation = (2, 1), ceil_mode = 0",
-    "kernel = (2, 3), stride = (3, 3), padding = (1, 1), dilation = (2, 2), ceil_mode = 1"));
+INSTANTIATE_TEST_SUITE_P(
+    , PoolingEdges,
+    ::testing::Values("kernel = (2, 2), stride = (2, 2), padding = (0, 0), dilation = (1, 1), ceil_mode = 0",
+                      "kernel = (3, 2), stride = (2, 1), padding = (1, 1), dilation = (1, 1), ceil_mode = 1",
+                      "kernel = (3, 3), stride = (1, 2), padding = (1, 0), dilation = (2, 1), ceil_mode = 0",
+                      "kernel = (2, 3), stride = (3, 3), padding = (1, 1), dilation = (2, 2), ceil_mode = 1"));
 
 TEST_P(PoolingEdges, SpecialValuesAndTheirGradients) {
   std::mt19937 random(13);
@@ -252,12 +282,17 @@ TEST_P(PoolingEdges, SpecialValuesAndTheirGradients) {
 }
 
 TEST(Pooling, OneAndThreeDimensions) {
-  expect_agrees("graph(%x: f64[n, c, w]) { %1 = max_pool(%x) {kernel = (3), stride = (2), padding = (1), dilation = (1), ceil_mode = 1} "
-                "%2 = avg_pool(%x) {kernel = (3), stride = (2), padding = (1), ceil_mode = 1, count_include_pad = 1, divisor = 0} "
-                "return %1, %2 }", {{"n", 2}, {"c", 3}, {"w", 10}});
-  const char* deep = "graph(%x: f64[n, c, d, h, w]) { %1 = max_pool(%x) {kernel = (2, 2, 2), stride = (2, 2, 2), padding = (0, 0, 0), "
-                     "dilation = (1, 1, 1), ceil_mode = 0} %2 = avg_pool(%x) {kernel = (2, 3, 2), stride = (1, 2, 2), "
-                     "padding = (1, 1, 0), ceil_mode = 0, count_include_pad = 0, divisor = 0} return %1, %2 }";
+  expect_agrees(
+      "graph(%x: f64[n, c, w]) { %1 = max_pool(%x) {kernel = (3), stride = (2), padding = (1), dilation = (1), "
+      "ceil_mode = 1} "
+      "%2 = avg_pool(%x) {kernel = (3), stride = (2), padding = (1), ceil_mode = 1, count_include_pad = 1, divisor = "
+      "0} "
+      "return %1, %2 }",
+      {{"n", 2}, {"c", 3}, {"w", 10}});
+  const char* deep =
+      "graph(%x: f64[n, c, d, h, w]) { %1 = max_pool(%x) {kernel = (2, 2, 2), stride = (2, 2, 2), padding = (0, 0, 0), "
+      "dilation = (1, 1, 1), ceil_mode = 0} %2 = avg_pool(%x) {kernel = (2, 3, 2), stride = (1, 2, 2), "
+      "padding = (1, 1, 0), ceil_mode = 0, count_include_pad = 0, divisor = 0} return %1, %2 }";
   const std::map<std::string, int64_t> sizes = {{"n", 2}, {"c", 3}, {"d", 4}, {"h", 5}, {"w", 6}};
   expect_agrees(deep, sizes);
   expect_agrees(deep, sizes, {{{0, 2, 3, 4, 1}, 1, 0, {}}});
@@ -265,8 +300,10 @@ TEST(Pooling, OneAndThreeDimensions) {
 
 TEST(Pooling, ChainBeforeTheWindowInAnyOrder) {
   // Channels last: the per-channel factor runs along the line while the window does not.
-  const char* text = "graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1 = mul(%x, %m) %2 = leaky_relu(%1) {negative_slope = 0.2} "
-                     "%3 = max_pool(%2) {kernel = (2, 2), stride = (2, 2), padding = (0, 0), dilation = (1, 1), ceil_mode = 0} return %3@0231 }";
+  const char* text =
+      "graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1 = mul(%x, %m) %2 = leaky_relu(%1) {negative_slope = 0.2} "
+      "%3 = max_pool(%2) {kernel = (2, 2), stride = (2, 2), padding = (0, 0), dilation = (1, 1), ceil_mode = 0} return "
+      "%3@0231 }";
   expect_agrees(text, {{"n", 2}, {"c", 5}, {"h", 6}, {"w", 4}}, {channels_last});
 }
 
@@ -279,7 +316,9 @@ class PoolHost : public Host {
     pool_.parallel_for(n, grain, body);
   }
   void allocate(Tensor& tensor) override { plain_host().allocate(tensor); }
-  Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override { return plain_host().call(call, operands); }
+  Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
+    return plain_host().call(call, operands);
+  }
 
  private:
   ThreadPool pool_;
@@ -288,8 +327,12 @@ class PoolHost : public Host {
 TEST(Threads, NumberOfThreadsDoesNotChangeABit) {
   PoolHost one(1), four(4);
   std::mt19937 random(14);
-  const char* few_long_rows = "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} %2 = var(%x) {dims = (1), keepdim = 0, correction = 1} return %1, %2 }";
-  const char* columns = "graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.001} %2 = sum(%x) {dims = (0, 1), keepdim = 0} return %1, %2 }";
+  const char* few_long_rows =
+      "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} %2 = var(%x) {dims = (1), keepdim = 0, correction = 1} return "
+      "%1, %2 }";
+  const char* columns =
+      "graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.001} %2 = sum(%x) {dims = (0, 1), keepdim = 0} return %1, "
+      "%2 }";
   for (auto [text, sizes] : std::vector<std::pair<const char*, Sizes>>{
            {few_long_rows, {3, 200003}}, {columns, {40001, 7}}, {columns, {33, 4099}}, {few_long_rows, {1, 65536}}}) {
     Array x = random_array(DType::f32, sizes, random);
@@ -313,7 +356,8 @@ TEST(Executable, OtherSizesNeedNoOtherKernel) {
   auto executable = Executable::compile(parse(chain), {true, true});
   std::mt19937 random(15);
   for (const Sizes& sizes : {Sizes{2, 3, 4, 5}, Sizes{1, 7, 1, 33}, Sizes{5, 1, 2, 1}}) {
-    std::vector<Array> inputs = {random_array(DType::f32, sizes, random), random_array(DType::f32, {sizes[1], 1, 1}, random)};
+    std::vector<Array> inputs = {random_array(DType::f32, sizes, random),
+                                 random_array(DType::f32, {sizes[1], 1, 1}, random)};
     std::vector<Array> dL_dy = {random_array(DType::f32, sizes, random)};
     Reference expected = interpret(parse(chain), {true, true}, inputs, dL_dy);
     Execution found = execute(*executable, inputs, dL_dy);
@@ -323,10 +367,13 @@ TEST(Executable, OtherSizesNeedNoOtherKernel) {
 }
 
 TEST(Executable, ScalarsAreGivenAtEachRun) {
-  Graph graph = parse("graph(%x: f32[n], %s: scalar f32[], %t: scalar f32[]) { %1 = mul(%x, %t) %2 = exp(%1) %3 = mul(%2, %s) return %3 }");
+  Graph graph = parse(
+      "graph(%x: f32[n], %s: scalar f32[], %t: scalar f32[]) { %1 = mul(%x, %t) %2 = exp(%1) %3 = mul(%2, %s) return "
+      "%3 }");
   auto executable = Executable::compile(graph, {true, false, false});
   for (double s : {2.0, -0.5}) {
-    std::vector<Array> inputs = {Array(DType::f32, {3}, {0.1, 0.2, 0.3}), Array(DType::f32, {}, s), Array(DType::f32, {}, 3.0)};
+    std::vector<Array> inputs = {Array(DType::f32, {3}, {0.1, 0.2, 0.3}), Array(DType::f32, {}, s),
+                                 Array(DType::f32, {}, 3.0)};
     std::vector<Array> dL_dy = {Array(DType::f32, {3}, 1.0)};
     Reference expected = interpret(graph, {true, false, false}, inputs, dL_dy);
     Execution found = execute(*executable, inputs, dL_dy);
@@ -336,9 +383,11 @@ TEST(Executable, ScalarsAreGivenAtEachRun) {
 }
 
 TEST(Executable, GradientsThatNeedOnlySizes) {
-  expect_agrees("graph(%x: f64[n, c], %unused: f64[h]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }", {{"n", 3}, {"c", 4}, {"h", 2}});
+  expect_agrees("graph(%x: f64[n, c], %unused: f64[h]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }",
+                {{"n", 3}, {"c", 4}, {"h", 2}});
   expect_agrees("graph(%x: f64[n, c], %y: f64[n, c]) { %1 = add(%x, %y) return %1 }", {{"n", 3}, {"c", 4}});
-  auto executable = Executable::compile(parse("graph(%x: f64[n, c]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }"), {true});
+  auto executable = Executable::compile(
+      parse("graph(%x: f64[n, c]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }"), {true});
   ASSERT_EQ(executable->program().saved.size(), 1u);
   EXPECT_TRUE(executable->program().saved[0].sizes_only);
 }

@@ -65,8 +65,15 @@ class GraphFuzzer {
   size_t pick(size_t count) { return random_() % count; }
 
   Shape random_shape() {
-    static const std::vector<std::vector<const char*>> shapes = {
-        {"n", "c", "h", "w"}, {"n", "c", "h", "w"}, {"n", "c", "h"}, {"n", "c"}, {"c", "1", "1"}, {"c"}, {"n", "1"}, {"w"}, {}};
+    static const std::vector<std::vector<const char*>> shapes = {{"n", "c", "h", "w"},
+                                                                 {"n", "c", "h", "w"},
+                                                                 {"n", "c", "h"},
+                                                                 {"n", "c"},
+                                                                 {"c", "1", "1"},
+                                                                 {"c"},
+                                                                 {"n", "1"},
+                                                                 {"w"},
+                                                                 {}};
     Shape shape;
     for (const char* size : shapes[pick(graph_.inputs.empty() ? 4 : shapes.size())]) shape.push_back(Size::parse(size));
     for (Size& size : shape)
@@ -80,13 +87,25 @@ class GraphFuzzer {
     Value x = any();
     try {
       switch (pick(12)) {
-        case 0: case 1: case 2: return push(unary(x));
-        case 3: case 4: case 5: return push(binary(x, any()));
-        case 6: case 7: return push(reduce(x));
-        case 8: return push(movement(x));
-        case 9: return push(window(x));
-        case 10: return push(composite(x));
-        default: return push(b_.op(Op::select, {b_.binary(Op::lt, x, x), x, unary(x)}));
+        case 0:
+        case 1:
+        case 2:
+          return push(unary(x));
+        case 3:
+        case 4:
+        case 5:
+          return push(binary(x, any()));
+        case 6:
+        case 7:
+          return push(reduce(x));
+        case 8:
+          return push(movement(x));
+        case 9:
+          return push(window(x));
+        case 10:
+          return push(composite(x));
+        default:
+          return push(b_.op(Op::select, {b_.binary(Op::lt, x, x), x, unary(x)}));
       }
     } catch (const Error&) {  // shapes that do not fit: another one
     }
@@ -99,10 +118,14 @@ class GraphFuzzer {
   Value unary(Value x) {
     static const Op ops[] = {Op::neg, Op::abs, Op::tanh, Op::sigmoid, Op::erf, Op::sin, Op::square, Op::sign};
     switch (pick(6)) {
-      case 0: return b_.unary(Op::exp, bounded(x));
-      case 1: return b_.unary(Op::log1p, b_.unary(Op::square, x));
-      case 2: return b_.op(Op::leaky_relu, {x}, {{"negative_slope", 0.1 * static_cast<double>(1 + pick(3))}});
-      default: return b_.unary(ops[pick(std::size(ops))], x);
+      case 0:
+        return b_.unary(Op::exp, bounded(x));
+      case 1:
+        return b_.unary(Op::log1p, b_.unary(Op::square, x));
+      case 2:
+        return b_.op(Op::leaky_relu, {x}, {{"negative_slope", 0.1 * static_cast<double>(1 + pick(3))}});
+      default:
+        return b_.unary(ops[pick(std::size(ops))], x);
     }
   }
   Value binary(Value x, Value y) {
@@ -116,10 +139,14 @@ class GraphFuzzer {
       if (pick(2)) dims.push_back(d);
     bool keep = pick(2);
     switch (pick(4)) {
-      case 0: return b_.op(Op::mean, {x}, {{"dims", dims}, {"keepdim", int64_t{keep}}});
-      case 1: return b_.reduce(Op::amax, x, dims, keep);
-      case 2: return b_.op(Op::logsumexp, {x}, {{"dims", dims}, {"keepdim", int64_t{keep}}});
-      default: return b_.reduce(Op::sum, x, dims, keep);
+      case 0:
+        return b_.op(Op::mean, {x}, {{"dims", dims}, {"keepdim", int64_t{keep}}});
+      case 1:
+        return b_.reduce(Op::amax, x, dims, keep);
+      case 2:
+        return b_.op(Op::logsumexp, {x}, {{"dims", dims}, {"keepdim", int64_t{keep}}});
+      default:
+        return b_.reduce(Op::sum, x, dims, keep);
     }
   }
   Value movement(Value x) {
@@ -146,8 +173,10 @@ class GraphFuzzer {
         if (graph_.hint(shape[at]) % parts != 0) return x;
         Shape numbers;
         for (size_t d = 0; d < rank; ++d) {
-          if (d == at) numbers.push_back(parts), numbers.push_back(graph_.hint(shape[d]) / parts);
-          else numbers.push_back(graph_.hint(shape[d]));
+          if (d == at)
+            numbers.push_back(parts), numbers.push_back(graph_.hint(shape[d]) / parts);
+          else
+            numbers.push_back(graph_.hint(shape[d]));
         }
         return b_.reshape(x, numbers);
       }
@@ -170,7 +199,8 @@ class GraphFuzzer {
       padding.push_back(static_cast<int64_t>(pick(static_cast<size_t>(kernel.back() / 2) + 1)));
       dilation.push_back(1 + static_cast<int64_t>(pick(2)));
     }
-    attrs = {{"kernel", kernel}, {"stride", stride}, {"padding", padding}, {"ceil_mode", static_cast<int64_t>(pick(2))}};
+    attrs = {
+        {"kernel", kernel}, {"stride", stride}, {"padding", padding}, {"ceil_mode", static_cast<int64_t>(pick(2))}};
     if (pick(2)) {
       attrs["dilation"] = dilation;
       return b_.op(Op::max_pool, {x}, attrs);
@@ -179,14 +209,34 @@ class GraphFuzzer {
     attrs["divisor"] = static_cast<int64_t>(pick(3) == 0 ? 5 : 0);
     return b_.op(Op::avg_pool, {x}, attrs);
   }
+  Value weight(const Size& size) { return b_.input("w" + std::to_string(graph_.inputs.size()), dtype_, {size}); }
   Value composite(Value x) {
-    switch (pick(6)) {
-      case 0: return b_.op(Op::softmax, {x}, {{"dim", static_cast<int64_t>(pick(static_cast<size_t>(std::max(b_.rank(x), 1))))}});
-      case 1: return b_.op(Op::gelu, {x}, {{"approximate", std::string("none")}});
-      case 2: return b_.op(Op::layer_norm, {x}, {{"axes", int64_t{1}}, {"eps", 0.1}});
-      case 3: return b_.op(Op::batch_norm, {x}, {{"eps", 0.1}});
-      case 4: return b_.op(Op::group_norm, {x}, {{"groups", int64_t{2}}, {"eps", 0.1}});
-      default: return b_.op(Op::silu, {x});
+    const Shape shape = b_.shape(x);
+    Attrs attrs = {{"eps", 0.1}, {"has_weight", static_cast<int64_t>(pick(2))}};
+    auto norm = [&](Op op, const Size& size) {
+      std::vector<Value> operands = {x};
+      if (std::get<int64_t>(attrs["has_weight"])) operands.push_back(weight(size));
+      return b_.op(op, operands, attrs);
+    };
+    switch (pick(7)) {
+      case 0:
+        return b_.op(Op::softmax, {x}, {{"dim", static_cast<int64_t>(pick(std::max<size_t>(shape.size(), 1)))}});
+      case 1:
+        return b_.op(Op::gelu, {x}, {{"approximate", std::string("none")}});
+      case 2:
+      case 3:
+        if (shape.empty()) return x;
+        attrs["axes"] = int64_t{1};
+        return norm(pick(2) ? Op::layer_norm : Op::rms_norm, shape.back());
+      case 4:
+        if (shape.size() < 2) return x;
+        return norm(Op::batch_norm, shape[1]);
+      case 5:
+        if (shape.size() < 2 || graph_.hint(shape[1]) % 2 != 0) return x;
+        attrs["groups"] = int64_t{2};
+        return norm(Op::group_norm, shape[1]);
+      default:
+        return b_.op(Op::silu, {x});
     }
   }
 
@@ -227,7 +277,9 @@ TEST(Fuzz, RandomGraphsAgreeWithTheInterpreter) {
   };
   double limit = number_from("FUSEWRIGHT_FUZZ_SECONDS", 20);
   unsigned first = static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_SEED", 1)), seed = first, failures = 0;
-  for (; seconds() < limit && failures < 5 && seed < first + static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_GRAPHS", 40)); ++seed) {
+  for (; seconds() < limit && failures < 5 &&
+         seed < first + static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_GRAPHS", 40));
+       ++seed) {
     GraphFuzzer fuzzer(seed);
     const Graph graph = fuzzer.graph();
     std::vector<bool> wrt = fuzzer.wrt();

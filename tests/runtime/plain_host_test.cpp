@@ -9,6 +9,7 @@ struct ConvCase {
   Sizes x, w;
   const char* attrs;
 };
+void PrintTo(const ConvCase& c, std::ostream* out) { *out << c.name; }
 
 class PlainConvolution : public ::testing::TestWithParam<ConvCase> {};
 
@@ -16,7 +17,8 @@ TEST_P(PlainConvolution, ForwardAndBothGradients) {
   const ConvCase& c = GetParam();
   auto shape = [](const Sizes& sizes) { return text_of(sizes); };
   // The convolution alone: nothing is compiled.
-  std::string text = "graph(%x: f64" + shape(c.x) + ", %w: f64" + shape(c.w) + ") { %1 = conv(%x, %w) {" + c.attrs + "} return %1 }";
+  std::string text =
+      "graph(%x: f64" + shape(c.x) + ", %w: f64" + shape(c.w) + ") { %1 = conv(%x, %w) {" + c.attrs + "} return %1 }";
   std::mt19937 random(21);
   std::vector<Array> inputs = random_inputs(parse(text), {}, random);
   expect_agrees(text, inputs);
@@ -26,15 +28,46 @@ TEST_P(PlainConvolution, ForwardAndBothGradients) {
   expect_agrees(text, inputs, {{last, 1, 0, {}}, {{}, 2, 1, {}}});
 }
 
-INSTANTIATE_TEST_SUITE_P(, PlainConvolution, ::testing::Values(
-    ConvCase{"plain1d", {2, 3, 9}, {4, 3, 3}, "stride = (1), padding = (0), dilation = (1), groups = 1, transposed = 0, output_padding = (0)"},
-    ConvCase{"strided2d", {2, 3, 7, 6}, {4, 3, 3, 2}, "stride = (2, 1), padding = (1, 1), dilation = (1, 1), groups = 1, transposed = 0, output_padding = (0, 0)"},
-    ConvCase{"dilated_groups2d", {2, 4, 9, 8}, {6, 2, 3, 2}, "stride = (1, 2), padding = (2, 0), dilation = (2, 3), groups = 2, transposed = 0, output_padding = (0, 0)"},
-    ConvCase{"depthwise1d", {2, 4, 9}, {8, 1, 3}, "stride = (1), padding = (1), dilation = (1), groups = 4, transposed = 0, output_padding = (0)"},
-    ConvCase{"plain3d", {1, 2, 4, 5, 4}, {3, 2, 2, 3, 2}, "stride = (1, 2, 1), padding = (0, 1, 1), dilation = (1, 1, 2), groups = 1, transposed = 0, output_padding = (0, 0, 0)"},
-    ConvCase{"transposed1d", {2, 3, 5}, {3, 4, 3}, "stride = (2), padding = (1), dilation = (1), groups = 1, transposed = 1, output_padding = (1)"},
-    ConvCase{"transposed_groups2d", {2, 4, 4, 3}, {4, 3, 3, 2}, "stride = (2, 3), padding = (1, 0), dilation = (2, 1), groups = 2, transposed = 1, output_padding = (1, 2)"},
-    ConvCase{"transposed3d", {1, 2, 3, 2, 3}, {2, 3, 3, 2, 3}, "stride = (2, 2, 2), padding = (1, 0, 1), dilation = (1, 1, 1), groups = 1, transposed = 1, output_padding = (1, 0, 1)"}),
+INSTANTIATE_TEST_SUITE_P(
+    , PlainConvolution,
+    ::testing::Values(
+        ConvCase{"plain1d",
+                 {2, 3, 9},
+                 {4, 3, 3},
+                 "stride = (1), padding = (0), dilation = (1), groups = 1, transposed = 0, output_padding = (0)"},
+        ConvCase{"strided2d",
+                 {2, 3, 7, 6},
+                 {4, 3, 3, 2},
+                 "stride = (2, 1), padding = (1, 1), dilation = (1, 1), groups = 1, transposed = 0, output_padding = "
+                 "(0, 0)"},
+        ConvCase{"dilated_groups2d",
+                 {2, 4, 9, 8},
+                 {6, 2, 3, 2},
+                 "stride = (1, 2), padding = (2, 0), dilation = (2, 3), groups = 2, transposed = 0, output_padding = "
+                 "(0, 0)"},
+        ConvCase{"depthwise1d",
+                 {2, 4, 9},
+                 {8, 1, 3},
+                 "stride = (1), padding = (1), dilation = (1), groups = 4, transposed = 0, output_padding = (0)"},
+        ConvCase{"plain3d",
+                 {1, 2, 4, 5, 4},
+                 {3, 2, 2, 3, 2},
+                 "stride = (1, 2, 1), padding = (0, 1, 1), dilation = (1, 1, 2), groups = 1, transposed = 0, "
+                 "output_padding = (0, 0, 0)"},
+        ConvCase{"transposed1d",
+                 {2, 3, 5},
+                 {3, 4, 3},
+                 "stride = (2), padding = (1), dilation = (1), groups = 1, transposed = 1, output_padding = (1)"},
+        ConvCase{"transposed_groups2d",
+                 {2, 4, 4, 3},
+                 {4, 3, 3, 2},
+                 "stride = (2, 3), padding = (1, 0), dilation = (2, 1), groups = 2, transposed = 1, output_padding = "
+                 "(1, 2)"},
+        ConvCase{"transposed3d",
+                 {1, 2, 3, 2, 3},
+                 {2, 3, 3, 2, 3},
+                 "stride = (2, 2, 2), padding = (1, 0, 1), dilation = (1, 1, 1), groups = 1, transposed = 1, "
+                 "output_padding = (1, 0, 1)"}),
     [](const auto& c) { return std::string(c.param.name); });
 
 TEST(PlainMatmul, BatchedAndTransposed) {
@@ -64,7 +97,8 @@ TEST(PlainHost, RefusesIntegers) {
 
 TEST(PlainHost, ContractionsInNarrowTypes) {
   for (const char* type : {"f16", "bf16"}) {
-    std::string text = std::string("graph(%x: ") + type + "[n, k], %w: " + type + "[k, m]) { %1 = matmul(%x, %w) return %1 }";
+    std::string text =
+        std::string("graph(%x: ") + type + "[n, k], %w: " + type + "[k, m]) { %1 = matmul(%x, %w) return %1 }";
     std::mt19937 random(22);
     std::vector<Array> inputs = random_inputs(parse(text), {{"n", 3}, {"k", 5}, {"m", 2}}, random);
     expect_agrees(text, inputs);

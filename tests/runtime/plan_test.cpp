@@ -13,32 +13,42 @@ Plan plan_of(const std::string& text) {
   return Plan(program.forward, program.forward_fusion);
 }
 
-const char* const matched = "graph(%x: f32[n, 2*g, h], %w: f32[2*g]) { %1 = group_norm(%x, %w) {groups = 2, eps = 0.1, has_weight = 1} return %1 }";
+const char* const matched =
+    "graph(%x: f32[n, 2*g, h], %w: f32[2*g]) { %1 = group_norm(%x, %w) {groups = 2, eps = 0.1, has_weight = 1} return "
+    "%1 }";
 
 Tensor tensor(const Sizes& sizes, DType dtype = DType::f32) { return to_tensor(Array(dtype, sizes)); }
 
 TEST(PlanRefuses, WrongRankAndType) {
   Plan plan = plan_of(matched);
-  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4}), tensor({4})}, {}), "input 'x': f32[n, 2*g, h] is needed, not f32 of rank 2");
-  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5}, DType::f64), tensor({4})}, {}), "input 'x': f32[n, 2*g, h] is needed, not f64 of rank 3");
+  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4}), tensor({4})}, {}),
+               "input 'x': f32[n, 2*g, h] is needed, not f32 of rank 2");
+  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5}, DType::f64), tensor({4})}, {}),
+               "input 'x': f32[n, 2*g, h] is needed, not f64 of rank 3");
 }
 
 TEST(PlanRefuses, SizesThatContradictEachOther) {
   Plan plan = plan_of(matched);
-  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5}), tensor({6})}, {}), "input 'w': dimension 0 is 6, but 2*g = 4 is needed");
-  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 5, 5}), tensor({5})}, {}), "input 'x': dimension 1 is 5, but 2*g = 4 is needed");
+  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5}), tensor({6})}, {}),
+               "input 'w': dimension 0 is 6, but 2*g = 4 is needed");
+  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 5, 5}), tensor({5})}, {}),
+               "input 'x': dimension 1 is 5, but 2*g = 4 is needed");
 }
 
 TEST(PlanRefuses, WrongNumberOfInputs) {
   Plan plan = plan_of(matched);
   EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5})}, {}), "2 tensors are needed, not 1");
-  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5}), tensor({4}), tensor({4})}, {}), "2 tensors are needed, not 3");
-  EXPECT_ERROR(plan_of("graph(%x: f32[n], %s: scalar f32[]) { %1 = mul(%x, %s) return %1 }").run(plain_host(), {tensor({3})}, {}),
+  EXPECT_ERROR(plan.run(plain_host(), {tensor({3, 4, 5}), tensor({4}), tensor({4})}, {}),
+               "2 tensors are needed, not 3");
+  EXPECT_ERROR(plan_of("graph(%x: f32[n], %s: scalar f32[]) { %1 = mul(%x, %s) return %1 }")
+                   .run(plain_host(), {tensor({3})}, {}),
                "1 scalars are needed, not 0");
 }
 
 TEST(PlanRefuses, AWindowLargerThanTheInput) {
-  Plan plan = plan_of("graph(%x: f32[c, w]) { %1 = max_pool(%x) {kernel = (5), stride = (1), padding = (0), dilation = (1), ceil_mode = 0} return %1 }");
+  Plan plan = plan_of(
+      "graph(%x: f32[c, w]) { %1 = max_pool(%x) {kernel = (5), stride = (1), padding = (0), dilation = (1), ceil_mode "
+      "= 0} return %1 }");
   EXPECT_ERROR(plan.run(plain_host(), {tensor({2, 3})}, {}), "max_pool(f32[c, w])");
 }
 
@@ -82,8 +92,10 @@ TEST(PlanMemory, GoesBackAfterItsLastReader) {
 }
 
 TEST(PlanMemory, ViewsKeepWhatTheyShow) {
-  expect_agrees("graph(%x: f64[n, n], %y: f64[n, n]) { %1 = matmul(%x, %y) %2 = permute(%1) {dims = (1, 0)} %3 = matmul(%2, %x) "
-                "%4 = exp(%3) %5 = reshape(%1) {sizes = [n*n]} %6 = matmul(%4, %2) return %6, %5 }", {{"n", 3}});
+  expect_agrees(
+      "graph(%x: f64[n, n], %y: f64[n, n]) { %1 = matmul(%x, %y) %2 = permute(%1) {dims = (1, 0)} %3 = matmul(%2, %x) "
+      "%4 = exp(%3) %5 = reshape(%1) {sizes = [n*n]} %6 = matmul(%4, %2) return %6, %5 }",
+      {{"n", 3}});
 }
 
 TEST(PlanReports, KernelsAndCalls) {

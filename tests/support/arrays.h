@@ -65,17 +65,22 @@ void for_each_index(const Sizes& sizes, Body body) {
 // A number as it reads back from an element type.
 inline double rounded(double value, DType dtype) {
   switch (dtype) {
-    case DType::f16: return fw::to_float(fw::to_half(static_cast<float>(value)));
-    case DType::bf16: return fw::to_float(fw::to_bfloat16(static_cast<float>(value)));
-    case DType::f32: return static_cast<float>(value);
-    case DType::f64: return value;
-    case DType::b8: return value != 0;
-    default: return std::trunc(value);
+    case DType::f16:
+      return fw::to_float(fw::to_half(static_cast<float>(value)));
+    case DType::bf16:
+      return fw::to_float(fw::to_bfloat16(static_cast<float>(value)));
+    case DType::f32:
+      return static_cast<float>(value);
+    case DType::f64:
+      return value;
+    case DType::b8:
+      return value != 0;
+    default:
+      return std::trunc(value);
   }
 }
 
-inline Array random_array(DType dtype, const Sizes& sizes, std::mt19937& random, double low = -2,
-                          double high = 2) {
+inline Array random_array(DType dtype, const Sizes& sizes, std::mt19937& random, double low = -2, double high = 2) {
   Array result(dtype, sizes);
   std::uniform_real_distribution<double> uniform(low, high);
   for (double& value : result.data) value = rounded(uniform(random), dtype);
@@ -85,24 +90,34 @@ inline Array random_array(DType dtype, const Sizes& sizes, std::mt19937& random,
 template <class Body>
 void with_storage_type(DType dtype, Body body) {
   switch (dtype) {
-    case DType::f16: return body(fw::half{});
-    case DType::bf16: return body(fw::bfloat16{});
-    case DType::f32: return body(float{});
-    case DType::f64: return body(double{});
-    case DType::i8: return body(fw::i8{});
-    case DType::u8: return body(fw::u8{});
-    case DType::i16: return body(fw::i16{});
-    case DType::i32: return body(fw::i32{});
-    case DType::i64: return body(fw::i64{});
-    case DType::b8: return body(bool{});
+    case DType::f16:
+      return body(fw::half{});
+    case DType::bf16:
+      return body(fw::bfloat16{});
+    case DType::f32:
+      return body(float{});
+    case DType::f64:
+      return body(double{});
+    case DType::i8:
+      return body(fw::i8{});
+    case DType::u8:
+      return body(fw::u8{});
+    case DType::i16:
+      return body(fw::i16{});
+    case DType::i32:
+      return body(fw::i32{});
+    case DType::i64:
+      return body(fw::i64{});
+    case DType::b8:
+      return body(bool{});
   }
 }
 
 // How an array lies in memory.
 struct Layout {
-  std::vector<int> order;         // dimensions, outermost first; empty: row-major
-  int64_t step = 1, offset = 0;   // between neighbours, and in front
-  std::vector<bool> expanded;     // these dimensions have stride 0 (the array must not vary along them)
+  std::vector<int> order;        // dimensions, outermost first; empty: row-major
+  int64_t step = 1, offset = 0;  // between neighbours, and in front
+  std::vector<bool> expanded;    // these dimensions have stride 0 (the array must not vary along them)
 };
 
 inline Tensor to_tensor(const Array& array, const Layout& layout = {}) {

@@ -26,8 +26,8 @@ struct Execution {
 // Layouts of the inputs, by position; those left out are row-major.
 using Layouts = std::vector<Layout>;
 
-inline Execution execute(const Executable& executable, const std::vector<Array>& inputs, const std::vector<Array>& dL_dy,
-                         const Layouts& layouts = {}, Host& host = plain_host()) {
+inline Execution execute(const Executable& executable, const std::vector<Array>& inputs,
+                         const std::vector<Array>& dL_dy, const Layouts& layouts = {}, Host& host = plain_host()) {
   const Program& program = executable.program();
   std::vector<Tensor> tensors;
   std::vector<double> scalars;
@@ -47,9 +47,12 @@ inline Execution execute(const Executable& executable, const std::vector<Array>&
     std::vector<double> saved_scalars;
     for (const Program::Saved& s : program.saved) {
       size_t index = static_cast<size_t>(s.index);
-      if (!s.is_input) saved.push_back(result.outputs[index]);
-      else if (by_input[index]) saved.push_back(by_input[index]);
-      else saved_scalars.push_back(inputs[index].data[0]);
+      if (!s.is_input)
+        saved.push_back(result.outputs[index]);
+      else if (by_input[index])
+        saved.push_back(by_input[index]);
+      else
+        saved_scalars.push_back(inputs[index].data[0]);
     }
     for (int output : program.gradient_of_output) saved.push_back(to_tensor(dL_dy[static_cast<size_t>(output)]));
     result.gradients = executable.backward().run(host, saved, saved_scalars);
@@ -64,11 +67,16 @@ struct Tolerance {
 
 inline Tolerance tolerance_of(DType dtype) {
   switch (dtype) {
-    case DType::f16: return {2e-3, 2e-3};
-    case DType::bf16: return {1.6e-2, 1.6e-2};
-    case DType::f32: return {2e-5, 2e-5};
-    case DType::f64: return {1e-9, 1e-9};
-    default: return {0, 0};
+    case DType::f16:
+      return {2e-3, 2e-3};
+    case DType::bf16:
+      return {1.6e-2, 1.6e-2};
+    case DType::f32:
+      return {2e-5, 2e-5};
+    case DType::f64:
+      return {1e-9, 1e-9};
+    default:
+      return {0, 0};
   }
 }
 
@@ -81,8 +89,8 @@ inline std::string disagreement(const std::vector<Tensor>& found, const std::vec
     double largest = 0;
     for (double value : expected[i].data)
       if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
-    std::string text = difference(array, expected[i], slack * tolerance.relative,
-                                  slack * tolerance.absolute * std::max(1.0, largest));
+    std::string text =
+        difference(array, expected[i], slack * tolerance.relative, slack * tolerance.absolute * std::max(1.0, largest));
     if (!text.empty()) return std::string(what) + " " + std::to_string(i) + ", " + text;
   }
   return "";
@@ -111,8 +119,8 @@ inline void expect_agrees(std::string_view text, const std::vector<Array>& input
   EXPECT_EQ(disagreement(*Executable::compile(graph, wrt), graph, wrt, inputs, layouts), "") << print(graph);
 }
 
-inline void expect_agrees(std::string_view text, const std::map<std::string, int64_t>& symbols, const Layouts& layouts = {},
-                          bool gradients = true) {
+inline void expect_agrees(std::string_view text, const std::map<std::string, int64_t>& symbols,
+                          const Layouts& layouts = {}, bool gradients = true) {
   std::mt19937 random(11);
   expect_agrees(text, random_inputs(parse(text), symbols, random), layouts, gradients);
 }

@@ -13,12 +13,13 @@ namespace fusewright::testing {
 
 // The printed form in which two graphs that mean the same list of operations are equal: inputs first, values numbered.
 inline std::string canonical(const Graph& graph) {
-  return print(rebuild(graph, [](Builder& b, const Node& node, std::vector<Value>& operands) {
-    return copy_node(b, node, operands);
-  }));
+  return print(rebuild(
+      graph, [](Builder& b, const Node& node, std::vector<Value>& operands) { return copy_node(b, node, operands); }));
 }
 
-inline void expect_graph(const Graph& graph, std::string_view text) { EXPECT_EQ(canonical(graph), canonical(parse(text))); }
+inline void expect_graph(const Graph& graph, std::string_view text) {
+  EXPECT_EQ(canonical(graph), canonical(parse(text)));
+}
 
 inline Program program_of(std::string_view text, const std::vector<std::string>& wrt = {}) {
   Program program;
@@ -42,10 +43,10 @@ std::string error_of(Body body) {
   return "";
 }
 
-#define EXPECT_ERROR(statement, part)                                                          \
-  {                                                                                            \
-    std::string message = ::fusewright::testing::error_of([&] { statement; });                 \
-    EXPECT_NE(message.find(part), std::string::npos) << "the message is: " << message;         \
+#define EXPECT_ERROR(statement, part)                                                  \
+  {                                                                                    \
+    std::string message = ::fusewright::testing::error_of([&] { statement; });         \
+    EXPECT_NE(message.find(part), std::string::npos) << "the message is: " << message; \
   }
 
 inline std::vector<std::string> op_names(const Graph& graph) {

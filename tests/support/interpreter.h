@@ -15,46 +15,86 @@ namespace fusewright::testing {
 
 inline double scalar_op(Op op, double a, double b, double c) {
   switch (op) {
-    case Op::neg: return -a;
-    case Op::abs: return std::abs(a);
-    case Op::sign: return a > 0 ? 1 : a < 0 ? -1 : 0;
-    case Op::exp: return std::exp(a);
-    case Op::expm1: return std::expm1(a);
-    case Op::log: return std::log(a);
-    case Op::log1p: return std::log1p(a);
-    case Op::erf: return std::erf(a);
-    case Op::tanh: return std::tanh(a);
-    case Op::sigmoid: return 1 / (1 + std::exp(-a));
-    case Op::sin: return std::sin(a);
-    case Op::cos: return std::cos(a);
-    case Op::sqrt: return std::sqrt(a);
-    case Op::rsqrt: return 1 / std::sqrt(a);
-    case Op::reciprocal: return 1 / a;
-    case Op::square: return a * a;
-    case Op::floor: return std::floor(a);
-    case Op::ceil: return std::ceil(a);
-    case Op::round: return std::nearbyint(a);
-    case Op::trunc: return std::trunc(a);
-    case Op::isnan: return std::isnan(a);
-    case Op::logical_not: return a == 0;
-    case Op::stop_gradient: return a;
-    case Op::add: return a + b;
-    case Op::sub: return a - b;
-    case Op::mul: return a * b;
-    case Op::div: return a / b;
-    case Op::pow: return std::pow(a, b);
-    case Op::maximum: return std::isnan(a) ? a : std::isnan(b) ? b : std::max(a, b);
-    case Op::minimum: return std::isnan(a) ? a : std::isnan(b) ? b : std::min(a, b);
-    case Op::lt: return a < b;
-    case Op::le: return a <= b;
-    case Op::gt: return a > b;
-    case Op::ge: return a >= b;
-    case Op::eq: return a == b;
-    case Op::ne: return a != b;
-    case Op::logical_and: return a != 0 && b != 0;
-    case Op::logical_or: return a != 0 || b != 0;
-    case Op::select: return a != 0 ? b : c;
-    default: fail("interpreter: no scalar formula for ", name_of(op));
+    case Op::neg:
+      return -a;
+    case Op::abs:
+      return std::abs(a);
+    case Op::sign:
+      return a > 0 ? 1 : a < 0 ? -1 : 0;
+    case Op::exp:
+      return std::exp(a);
+    case Op::expm1:
+      return std::expm1(a);
+    case Op::log:
+      return std::log(a);
+    case Op::log1p:
+      return std::log1p(a);
+    case Op::erf:
+      return std::erf(a);
+    case Op::tanh:
+      return std::tanh(a);
+    case Op::sigmoid:
+      return 1 / (1 + std::exp(-a));
+    case Op::sin:
+      return std::sin(a);
+    case Op::cos:
+      return std::cos(a);
+    case Op::sqrt:
+      return std::sqrt(a);
+    case Op::rsqrt:
+      return 1 / std::sqrt(a);
+    case Op::reciprocal:
+      return 1 / a;
+    case Op::square:
+      return a * a;
+    case Op::floor:
+      return std::floor(a);
+    case Op::ceil:
+      return std::ceil(a);
+    case Op::round:
+      return std::nearbyint(a);
+    case Op::trunc:
+      return std::trunc(a);
+    case Op::isnan:
+      return std::isnan(a);
+    case Op::logical_not:
+      return a == 0;
+    case Op::stop_gradient:
+      return a;
+    case Op::add:
+      return a + b;
+    case Op::sub:
+      return a - b;
+    case Op::mul:
+      return a * b;
+    case Op::div:
+      return a / b;
+    case Op::pow:
+      return std::pow(a, b);
+    case Op::maximum:
+      return std::isnan(a) ? a : std::isnan(b) ? b : std::max(a, b);
+    case Op::minimum:
+      return std::isnan(a) ? a : std::isnan(b) ? b : std::min(a, b);
+    case Op::lt:
+      return a < b;
+    case Op::le:
+      return a <= b;
+    case Op::gt:
+      return a > b;
+    case Op::ge:
+      return a >= b;
+    case Op::eq:
+      return a == b;
+    case Op::ne:
+      return a != b;
+    case Op::logical_and:
+      return a != 0 && b != 0;
+    case Op::logical_or:
+      return a != 0 || b != 0;
+    case Op::select:
+      return a != 0 ? b : c;
+    default:
+      fail("interpreter: no scalar formula for ", name_of(op));
   }
 }
 
@@ -93,25 +133,37 @@ class Interpreter {
   Array compute(const Node& node) const {
     DType dtype = node.type.dtype;
     switch (node.op) {
-      case Op::constant: return Array(dtype, {}, rounded(node.number("value"), dtype));
-      case Op::extent: return Array(dtype, {}, static_cast<double>(evaluate(node.sizes("size")[0])));
+      case Op::constant:
+        return Array(dtype, {}, rounded(node.number("value"), dtype));
+      case Op::extent:
+        return Array(dtype, {}, static_cast<double>(evaluate(node.sizes("size")[0])));
       case Op::iota: {
         Array result(dtype, {evaluate(node.sizes("size")[0])});
         std::iota(result.data.begin(), result.data.end(), 0.0);
         return result;
       }
-      case Op::matmul: return matmul(node);
-      case Op::conv: return conv(node, 0);
-      case Op::conv_input_grad: return conv(node, 1);
-      case Op::conv_weight_grad: return conv(node, 2);
-      default: break;
+      case Op::matmul:
+        return matmul(node);
+      case Op::conv:
+        return conv(node, 0);
+      case Op::conv_input_grad:
+        return conv(node, 1);
+      case Op::conv_weight_grad:
+        return conv(node, 2);
+      default:
+        break;
     }
     switch (node.kind()) {
-      case Kind::pointwise: return pointwise(node);
-      case Kind::reduce: return reduce(node);
-      case Kind::window: return window(node);
-      case Kind::movement: return movement(node);
-      default: fail("interpreter: ", name_of(node.op));
+      case Kind::pointwise:
+        return pointwise(node);
+      case Kind::reduce:
+        return reduce(node);
+      case Kind::window:
+        return window(node);
+      case Kind::movement:
+        return movement(node);
+      default:
+        fail("interpreter: ", name_of(node.op));
     }
   }
 
@@ -153,9 +205,12 @@ class Interpreter {
     for_each_index(x.sizes, [&](Sizes index) {
       for (int64_t d : dims) index[static_cast<size_t>(d)] = 0;
       double &total = result(index), value = x.data[next++];
-      if (node.op == Op::sum) total += value;
-      else if (node.op == Op::prod) total *= value;
-      else total = scalar_op(node.op == Op::amax ? Op::maximum : Op::minimum, total, value, 0);
+      if (node.op == Op::sum)
+        total += value;
+      else if (node.op == Op::prod)
+        total *= value;
+      else
+        total = scalar_op(node.op == Op::amax ? Op::maximum : Op::minimum, total, value, 0);
     });
     if (!node.integer("keepdim")) {
       Sizes sizes;
@@ -191,7 +246,8 @@ class Interpreter {
     for_each_index(out, [&](const Sizes& o) {
       double best = -INFINITY, total = 0, chosen = -1, number = 0, divisor = 1;
       for (size_t i = 0; i < space; ++i) {
-        int64_t begin = o[lead + i] * stride[i] - padding[i], end = std::min(begin + kernel[i], in[lead + i] + padding[i]);
+        int64_t begin = o[lead + i] * stride[i] - padding[i],
+                end = std::min(begin + kernel[i], in[lead + i] + padding[i]);
         bool include = node.has("count_include_pad") && node.integer("count_include_pad");
         if (!include) begin = std::max<int64_t>(begin, 0), end = std::min(end, in[lead + i]);
         divisor *= static_cast<double>(end - begin);
@@ -235,8 +291,7 @@ class Interpreter {
       if (node.op == Op::permute) {
         for (size_t d = 0; d < index.size(); ++d) from[static_cast<size_t>(node.ints("dims")[d])] = index[d];
       } else {
-        for (size_t d = 0; d < from.size(); ++d)
-          from[d] = x.sizes[d] == 1 ? 0 : index[d + index.size() - from.size()];
+        for (size_t d = 0; d < from.size(); ++d) from[d] = x.sizes[d] == 1 ? 0 : index[d + index.size() - from.size()];
       }
       result.data[next++] = x(from);
     });
@@ -258,8 +313,9 @@ class Interpreter {
     return result;
   }
 
-  // Output o of a convolution reads input i through weight w where they meet: i = o * stride - padding + k * dilation, or
-  // for a transposed one o = i * stride - padding + k * dilation. wanted: 0 output, 1 input gradient, 2 weight gradient.
+  // Output o of a convolution reads input i through weight w where they meet: i = o * stride - padding + k * dilation,
+  // or for a transposed one o = i * stride - padding + k * dilation. wanted: 0 output, 1 input gradient, 2 weight
+  // gradient.
   Array conv(const Node& node, int wanted) const {
     bool transposed = node.integer("transposed");
     int64_t groups = node.integer("groups");
@@ -278,7 +334,8 @@ class Interpreter {
         Sizes i = {o[0], group * in_part + k[0]};
         Sizes at = transposed ? Sizes{i[1], o[1] % out_part} : Sizes{o[1], k[0]};
         for (size_t d = 0; d + 2 < x.size(); ++d) {
-          int64_t stride = node.ints("stride")[d], shift = node.ints("padding")[d] - k[d + 1] * node.ints("dilation")[d];
+          int64_t stride = node.ints("stride")[d],
+                  shift = node.ints("padding")[d] - k[d + 1] * node.ints("dilation")[d];
           int64_t position = transposed ? o[d + 2] + shift : o[d + 2] * stride - shift;
           if (transposed && position % stride != 0) return;
           if (transposed) position /= stride;
@@ -286,9 +343,12 @@ class Interpreter {
           i.push_back(position);
           at.push_back(k[d + 1]);
         }
-        if (wanted == 0) result(o) += a(i) * b(at);
-        else if (wanted == 1) result(i) += a(o) * b(at);
-        else result(at) += a(o) * b(i);
+        if (wanted == 0)
+          result(o) += a(i) * b(at);
+        else if (wanted == 1)
+          result(i) += a(o) * b(at);
+        else
+          result(at) += a(o) * b(i);
       });
     });
     return result;

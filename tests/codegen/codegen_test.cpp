@@ -1,0 +1,136 @@
+// The text of kernels: what is in it, and above all what is not.
+#include "codegen/expressions.h"
+#include "codegen/kernel_code.h"
+#include "runtime/native_compiler.h"
+#include "support/execute.h"
+
+namespace fusewright::testing {
+namespace {
+
+std::vector<KernelCode> kernels_of(const Graph& graph, const std::vector<bool>& wrt = {}) {
+  Program program;
+  program.forward = graph;
+  program.wrt = wrt;
+  program.wrt.resize(graph.inputs.size());
+  run_pipeline(program);
+  std::vector<KernelCode> result;
+  auto add = [&](const Graph& from, const Fusion& fusion) {
+    for (const Group& group : fusion.groups)
+      if (!group.library) result.push_back(emit_cpp(from, group.kernel));
+  };
+  add(program.forward, program.forward_fusion);
+  add(program.backward, program.backward_fusion);
+  return result;
+}
+std::vector<KernelCode> kernels_of(std::string_view text) { return kernels_of(parse(text)); }
+
+std::string text_of_all(const std::vector<KernelCode>& kernels) {
+  std::string text;
+  for (const KernelCode& kernel : kernels) text += kernel.text;
+  return text;
+}
+
+TEST(KernelNames, SayScheduleAndOperators) {
+  EXPECT_EQ(kernels_of("graph(%x: f32[n]) { %1 = leaky_relu(%x) {negative_slope = 0.1} %2 = gelu(%1) {approximate = "
+                       "\"none\"} return %2 }")[0]
+                .name,
+            "fw_pointwise_leaky_relu_gelu");
+  EXPECT_EQ(kernels_of("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }")[0].name, "fw_row_softmax");
+  EXPECT_EQ(kernels_of("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 0} return %1 }")[0].name, "fw_column_softmax");
+}
+
+TEST(KernelNames, StayShort) {
+  std::string text = "graph(%x: f32[n]) { %0 = exp(%x) ";
+  for (int i = 1; i < 40; ++i) text += "%" + std::to_string(i) + " = sigmoid(%" + std::to_string(i - 1) + ") ";
+  std::string name = kernels_of(text + "return %39 }")[0].name;
+  EXPECT_LE(name.size(), 100u);
+  EXPECT_TRUE(name.ends_with("_etc"));
+}
+
+TEST(KernelText, DoesNotKnowTheUsersNumbers) {
+  auto with = [](const char* slope) {
+    return text_of_all(kernels_of(std::string("graph(%x: f32[n]) { %1 = leaky_relu(%x) {negative_slope = ") + slope +
+                                  "} return %1 }"));
+  };
+  EXPECT_EQ(with("0.123"), with("0.456"));
+}
+
+TEST(KernelText, DoesNotKnowSizes) {
+  // The same program, captured with another batch and image size.
+  auto captured = [](const Sizes& sizes) {
+    Graph graph;
+    Builder b(graph);
+    Shape shape;
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      graph.hints["s" + std::to_string(d)] = sizes[d];
+      shape.push_back(Size::symbol("s" + std::to_string(d)));
+    }
+    Value x = b.input("x", DType::f32, shape);
+    Value y = b.op(Op::group_norm, {x}, {{"groups", int64_t{4}}, {"eps", 0.1}});
+    y = b.op(Op::max_pool, {y},
+             {{"kernel", Ints{2, 2}},
+              {"stride", Ints{2, 2}},
+              {"padding", Ints{0, 0}},
+              {"dilation", Ints{1, 1}},
+              {"ceil_mode", int64_t{0}}});
+    b.output(b.op(Op::mean, {y}, {{"dims", Ints{2, 3}}, {"keepdim", int64_t{0}}}));
+    return text_of_all(kernels_of(graph, {true}));
+  };
+  EXPECT_EQ(captured({2, 8, 6, 6}), captured({64, 32, 224, 112}));
+}
+
+TEST(KernelText, DoesNotKnowTheUsersNames) {
+  // TRUST case 38: quotes, newlines, semicolons, comment ends; as names of inputs, outputs and origins.
+  const std::string evil = "x\"; system(\"true\"); // */ \n#include <evil>\n int main() {} %1 \\ 'q";
+  Graph graph = parse("graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) %2 = softmax(%1) {dim = 1} return %2 }");
+  const std::string plain = text_of_all(kernels_of(graph, {true, true}));
+  for (Value v : graph.inputs) graph[v].attrs["name"] = evil + std::to_string(v);
+  for (Origin& origin : graph.origins) origin.source = evil;
+  graph.outputs[0].name = evil;
+  EXPECT_EQ(text_of_all(kernels_of(graph, {true, true})), plain);
+  // What the user calls an operator becomes part of the kernel's name, of which only letters of identifiers are kept.
+  for (Origin& origin : graph.origins) origin.op = evil;
+  for (const KernelCode& kernel : kernels_of(graph, {true, true})) {
+    EXPECT_EQ(kernel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_"), std::string::npos) << kernel.name;
+    EXPECT_EQ(kernel.text.find("evil>"), std::string::npos);
+    EXPECT_EQ(kernel.text.find("system("), std::string::npos);
+  }
+  EXPECT_NO_THROW(Executable::compile(graph, {true, true}));
+}
+
+TEST(KernelText, Compiles) {
+  std::vector<std::string> sources;
+  for (const KernelCode& kernel : kernels_of(parse("graph(%x: f32[n, c], %w: f32[c]) { %1 = layer_norm(%x, %w) {axes = "
+                                                   "1, eps = 0.1, has_weight = 1} return %1 }"),
+                                             {true, true}))
+    sources.push_back(cpp_prelude() + kernel.text);
+  EXPECT_EQ(NativeCompiler::instance().compile(sources).size(), sources.size());
+}
+
+TEST(KernelText, IsTheSameEveryTime) {
+  const Graph graph = parse(
+      "graph(%x: f32[n, c, h], %w: f32[c]) { %1 = batch_norm(%x, %w) {eps = 0.1, has_weight = 1} %2 = silu(%1) return "
+      "%2 }");
+  EXPECT_EQ(text_of_all(kernels_of(graph, {true, true})), text_of_all(kernels_of(graph, {true, true})));
+}
+
+TEST(KernelText, SymbolNamesDoNotMatter) {
+  EXPECT_EQ(text_of_all(kernels_of("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }")),
+            text_of_all(kernels_of("graph(%y: f32[rows, columns]) { %1 = softmax(%y) {dim = 1} return %1 }")));
+}
+
+TEST(Literal, ReadsBackExactly) {
+  EXPECT_EQ(literal(1, DType::f32), "1.0f");
+  EXPECT_EQ(literal(-0.0, DType::f64), "-0.0");
+  EXPECT_EQ(literal(0.1f, DType::f32), "0.100000001f");
+  EXPECT_EQ(literal(1e-40, DType::f64), "9.9999999999999993e-41");
+  EXPECT_EQ(literal(1e20, DType::f16), "1e+20f");
+  EXPECT_EQ(literal(INFINITY, DType::f32), "__builtin_inff()");
+  EXPECT_EQ(literal(-INFINITY, DType::f64), "-__builtin_inf()");
+  EXPECT_EQ(literal(NAN, DType::bf16), "__builtin_nanf(\"\")");
+  EXPECT_EQ(literal(3, DType::i32), "fw::i64(3)");
+  EXPECT_EQ(literal(3, DType::b8), "true");
+}
+
+}  // namespace
+}  // namespace fusewright::testing

@@ -1,0 +1,145 @@
+// The gradients as text, and what is kept for them.
+#include "support/graphs.h"
+
+namespace fusewright::testing {
+namespace {
+
+Program differentiated(std::string_view text, const std::vector<std::string>& wrt) {
+  Program program = program_of(text, wrt);
+  decompose(program);
+  simplify(program);
+  differentiate(program);
+  simplify(program);
+  verify(program.forward);
+  return program;
+}
+
+TEST(Differentiate, BuildsOneGraph) {
+  Program program =
+      differentiated("graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) %2 = exp(%1) return %2 }", {"x", "m"});
+  expect_graph(
+      program.forward,
+      "graph(%x: f32[n, c], %m: f32[c], %dL_dy0: f32[n, c]) { %1 = mul(%x, %m) %2 = exp(%1) %3 = mul(%dL_dy0, %2) "
+      "%4 = mul(%3, %m) %5 = mul(%3, %x) %6 = sum(%5) {dims = (0), keepdim = 1} %7 = reshape(%6) {sizes = [c]} "
+      "return %2, dL_dx = %4!, dL_dm = %7! }");
+  EXPECT_EQ(program.user_outputs, 1u);
+  EXPECT_EQ(program.gradient_of_output, std::vector<int>{0});
+  EXPECT_EQ(program.gradient_for_input, (std::vector<int>{0, 1}));
+}
+
+TEST(Differentiate, NothingForFrozenInputs) {
+  Program program = differentiated("graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) return %1 }", {"x"});
+  expect_graph(program.forward,
+               "graph(%x: f32[n, c], %m: f32[c], %dL_dy0: f32[n, c]) { %1 = mul(%x, %m) %2 = mul(%dL_dy0, %m) "
+               "return %1, dL_dx = %2! }");
+}
+
+TEST(Differentiate, InferenceIsLeftAlone) {
+  Program program = differentiated("graph(%x: f32[n]) { %1 = exp(%x) return %1 }", {});
+  expect_graph(program.forward, "graph(%x: f32[n]) { %1 = exp(%x) return %1 }");
+  EXPECT_FALSE(program.training());
+}
+
+TEST(Differentiate, StatisticsTakeNoGradient) {
+  Program program =
+      differentiated("graph(%x: f32[n]) { %1 = exp(%x) %2 = sum(%x) {dims = (0), keepdim = 0} return %1, %2! }", {"x"});
+  EXPECT_EQ(program.gradient_of_output, std::vector<int>{0});
+}
+
+std::vector<std::string> saved_names(std::string_view text, const std::vector<std::string>& wrt) {
+  Program program = program_of(text, wrt);
+  run_pipeline(program);
+  std::vector<std::string> names;
+  for (const Program::Saved& saved : program.saved) {
+    const Graph& forward = program.forward;
+    size_t index = static_cast<size_t>(saved.index);
+    std::string name = saved.is_input ? forward[forward.inputs[index]].text("name")
+                                      : std::string(name_of(forward[forward.outputs[index].value].op));
+    names.push_back(name + (saved.sizes_only ? " (sizes)" : ""));
+  }
+  return names;
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Remember, PointwiseValuesAreRecomputed) {
+  EXPECT_EQ(
+      saved_names(
+          "graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) %2 = gelu(%1) {approximate = \"none\"} return %2 }",
+          {"x", "m"}),
+      (Names{"x", "m"}));
+}
+
+TEST(Remember, OnlyWhatTheBackwardReads) {
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) return %1 }", {"x"}), (Names{"m"}));
+  EXPECT_EQ(saved_names("graph(%x: f32[n], %y: f32[n]) { %1 = add(%x, %y) return %1 }", {"x", "y"}), (Names{}));
+}
+
+TEST(Remember, ContractionsAndStatisticsAreSaved) {
+  EXPECT_EQ(
+      saved_names("graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = silu(%1) return %2 }", {"x", "w"}),
+      (Names{"x", "w", "matmul"}));
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }", {"x"}),
+            (Names{"x", "amax", "sum"}));
+}
+
+TEST(Remember, PoolingKeepsItsIndexInAByte) {
+  Program program = program_of(
+      "graph(%x: f32[c, w]) { %1 = max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (1), ceil_mode "
+      "= 0} return %1 }",
+      {"x"});
+  run_pipeline(program);
+  ASSERT_FALSE(program.saved.empty());
+  bool byte = false;
+  for (Value v : program.backward.inputs) byte |= program.backward.dtype(v) == DType::u8;
+  EXPECT_TRUE(byte) << print(program.backward);
+  for (const Program::Saved& saved : program.saved)
+    EXPECT_TRUE(!saved.is_input || saved.sizes_only) << "x itself is not needed";
+}
+
+TEST(Remember, SizesThatNothingElseTells) {
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (0, 1), keepdim = 0} return %1 }", {"x"}),
+            (Names{"x (sizes)"}));
+  EXPECT_EQ(
+      saved_names(
+          "graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) %2 = sum(%1) {dims = (0), keepdim = 0} return %2 }",
+          {"x"}),
+      (Names{"x (sizes)", "m"}));
+}
+
+TEST(Remember, TheForwardIsWhatItWas) {
+  const char* text = "graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) %2 = exp(%1) return %2 }";
+  Program program = program_of(text, {"x", "m"});
+  run_pipeline(program);
+  expect_graph(program.forward, text);
+}
+
+TEST(Layout, FollowsTheOperand) {
+  Program program = program_of(
+      "graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1 = mul(%m, %x) %2 = sum(%1) {dims = (2), keepdim = 1} "
+      "%3 = sum(%1) {dims = (2), keepdim = 0} %4 = max_pool(%1) {kernel = (2, 2), stride = (2, 2), padding = (0, 0), "
+      "dilation = (1, 1), ceil_mode = 0} %5 = reshape(%1) {sizes = [n, c, h*w]} return %1, %2, %3, %4, %5 }");
+  layout(program);
+  const Order last = {0, 2, 3, 1}, plain = {};
+  std::vector<Order> orders;
+  for (size_t i = 2; i < 7; ++i) orders.push_back(program.forward.nodes[i].type.order);
+  EXPECT_EQ(orders, (std::vector<Order>{last, last, plain, last, plain}));
+}
+
+TEST(Pipeline, DumpPrintsEveryPass) {
+  setenv("FUSEWRIGHT_DUMP", "passes", 1);
+  ::testing::internal::CaptureStderr();
+  Program program = program_of("graph(%x: f32[n]) { %1 = relu(%x) return %1 }", {"x"});
+  run_pipeline(program);
+  std::string text = ::testing::internal::GetCapturedStderr();
+  unsetenv("FUSEWRIGHT_DUMP");
+  size_t at = 0;
+  for (const char* pass : {"decompose", "simplify", "rewrite", "differentiate", "remember", "layout", "fuse"}) {
+    at = text.find(std::string("-- after ") + pass, at);
+    ASSERT_NE(at, std::string::npos) << pass;
+  }
+  EXPECT_NE(text.find("-- backward"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace fusewright::testing

@@ -1,0 +1,175 @@
+// The shape of the fusion: how many kernels, what is in each, and why it stopped.
+#include "support/graphs.h"
+
+namespace fusewright::testing {
+namespace {
+
+std::vector<std::string> kernels(const Graph& graph, const Fusion& fusion) {
+  std::vector<std::string> result;
+  for (const Group& group : fusion.groups) {
+    std::string text;
+    if (group.library) text = std::string("[") + name_of(graph[group.call].op) + "]";
+    for (const Step& step : group.kernel.steps) {
+      if (step.role == Step::Role::load || step.role == Step::Role::scalar) continue;
+      text += (text.empty() ? "" : " ") + std::string(name_of(graph[step.value].op)) + (step.stored ? "*" : "");
+    }
+    result.push_back(text);
+  }
+  return result;
+}
+
+std::set<std::string> stops(const Fusion& fusion) {
+  std::set<std::string> names;
+  for (const Stop& stop : fusion.stops) names.insert(stop.reason);
+  return names;
+}
+
+Program fused(std::string_view text, const std::vector<std::string>& wrt = {}) {
+  Program program = program_of(text, wrt);
+  run_pipeline(program);
+  return program;
+}
+std::vector<std::string> forward_kernels(std::string_view text) {
+  Program program = fused(text);
+  return kernels(program.forward, program.forward_fusion);
+}
+
+using Names = std::vector<std::string>;
+
+TEST(Fuse, AChainIsOneKernel) {
+  EXPECT_EQ(
+      forward_kernels(
+          "graph(%x: f32[n, c, h, w], %m: f32[c, 1, 1]) { %1 = mul(%x, %m) %2 = relu(%1) %3 = exp(%2) return %3 }"),
+      (Names{"mul le select exp*"}));
+}
+
+TEST(Fuse, AContractionSplitsTheChain) {
+  EXPECT_EQ(forward_kernels(
+                "graph(%x: f32[n, k], %w: f32[k, m]) { %1 = exp(%x) %2 = matmul(%1, %w) %3 = exp(%2) return %3 }"),
+            (Names{"exp*", "[matmul]", "exp*"}));
+}
+
+TEST(Fuse, ASoftmaxIsOneKernel) {
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} %2 = exp(%1) return %2 }"),
+            (Names{"amax sub exp sum div exp*"}));
+}
+
+TEST(Fuse, AGroupNormWithItsChainIsOneKernel) {
+  Names found = forward_kernels(
+      "graph(%x: f32[n, 4*g, h], %w: f32[4*g]) { %1 = group_norm(%x, %w) {groups = 4, eps = 0.1, has_weight = 1} %2 = "
+      "silu(%1) return %2 }");
+  EXPECT_EQ(found.size(), 1u);
+}
+
+TEST(Fuse, PoolingTakesTheChainBeforeAndAfter) {
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n, c, h, w]) { %1 = neg(%x) %2 = max_pool(%1) {kernel = (2, 2), stride = "
+                            "(2, 2), padding = (0, 0), "
+                            "dilation = (1, 1), ceil_mode = 0} %3 = exp(%2) return %3 }"),
+            (Names{"neg max_pool exp*"}));
+}
+
+TEST(Fuse, TwoResultsOfTheSameDataShareAKernel) {
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = sin(%x) return %1, %2 }").size(), 1u);
+  EXPECT_EQ(
+      forward_kernels("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = sum(%x) {dims = (1), keepdim = 0} return %1, %2 }")
+          .size(),
+      1u);
+}
+
+TEST(Fuse, ABackwardIsAFewKernels) {
+  Program program =
+      fused("graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) %2 = gelu(%1) {approximate = \"none\"} return %2 }",
+            {"x", "m"});
+  EXPECT_EQ(program.forward_fusion.groups.size(), 1u);
+  EXPECT_EQ(program.backward_fusion.groups.size(), 1u);
+}
+
+TEST(Fuse, AReturnedInputIsCopied) {
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n]) { return %x }"), (Names{"reshape*"}));
+}
+
+TEST(Fuse, AGradientMayBeTheIncomingOne) {
+  Program program = fused("graph(%x: f32[n], %y: f32[n]) { %1 = add(%x, %y) return %1 }", {"x", "y"});
+  EXPECT_TRUE(program.backward_fusion.groups.empty());
+}
+
+TEST(Fuse, ViewsOfAContractionNeedNoKernel) {
+  EXPECT_EQ(
+      forward_kernels(
+          "graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = reshape(%1) {sizes = [m*n]} return %2 }"),
+      (Names{"[matmul]"}));
+}
+
+TEST(Fuse, NothingSharedNothingGained) {
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n], %y: f32[n]) { %1 = exp(%x) %2 = exp(%y) return %1, %2 }").size(), 2u);
+}
+
+TEST(Fuse, AReshapeThatIsNoProductOfLoopsIsAView) {
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} return %2 }"),
+            (Names{"exp*"}));
+  EXPECT_EQ(forward_kernels("graph(%x: f32[n, 1, h]) { %1 = expand(%x) {sizes = [n, n, h]} %2 = reshape(%1) {sizes = "
+                            "[n*n, h]} %3 = exp(%2) return %3 }"),
+            (Names{"exp*"}));
+}
+
+// ---- reasons to stop -----------------------------------------------------------------------------------------
+
+struct StopCase {
+  const char *reason, *text;
+  size_t groups;
+};
+void PrintTo(const StopCase& c, std::ostream* out) { *out << c.reason; }
+
+class EveryStop : public ::testing::TestWithParam<StopCase> {};
+
+TEST_P(EveryStop, IsNamed) {
+  Program program = fused(GetParam().text);
+  EXPECT_TRUE(stops(program.forward_fusion).count(GetParam().reason))
+      << ::testing::PrintToString(stops(program.forward_fusion));
+  EXPECT_EQ(program.forward_fusion.groups.size(), GetParam().groups)
+      << ::testing::PrintToString(kernels(program.forward, program.forward_fusion));
+}
+
+std::string long_chain() {
+  // Every step is its own operation, so that nothing is shared; two kernels are needed to hold them.
+  std::string text = "graph(%x: f32[n]) { %0 = exp(%x) ";
+  for (int i = 1; i < 450; ++i) text += "%" + std::to_string(i) + " = sin(%" + std::to_string(i - 1) + ") ";
+  return text + "return %449 }";
+}
+const std::string long_text = long_chain();
+
+INSTANTIATE_TEST_SUITE_P(
+    , EveryStop,
+    ::testing::Values(
+        StopCase{"different_iteration_space",
+                 "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 0} %2 = permute(%x) {dims = (1, 0)} %3 = "
+                 "add(%2, %1) return %3 }",
+                 2},
+        StopCase{"different_reduction",
+                 "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = amax(%2) {dims = "
+                 "(0), keepdim = 0, tie = 0} return %3 }",
+                 2},
+        StopCase{"reshape_boundary",
+                 "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} %3 = mul(%2, "
+                 "%y) return %3 }",
+                 2},
+        StopCase{"window_overlap",
+                 "graph(%x: f32[n, c, w]) { %1 = exp(%x) %2 = max_pool(%1) {kernel = (3), stride = (1), padding = (1), "
+                 "dilation = (1), ceil_mode = 0} return %2 }",
+                 2},
+        StopCase{"window_dimension",
+                 "graph(%x: f32[n, c, h]) { %1 = neg(%x) %2 = reshape(%1) {sizes = [n, c*h]} %3 = max_pool(%2) {kernel "
+                 "= (3), "
+                 "stride = (1), padding = (1), dilation = (1), ceil_mode = 0} return %1, %3 }",
+                 2},
+        StopCase{
+            "would_form_cycle",
+            "graph(%x: f32[n, c], %w: f32[c, c]) { %1 = exp(%x) %2 = matmul(%1, %w) %3 = mul(%2, %1) return %1, %3 }",
+            3},
+        StopCase{"kernel_too_large", long_text.c_str(), 2},
+        StopCase{"library_call", "graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = exp(%1) return %2 }",
+                 2}),
+    [](const auto& c) { return std::string(c.param.reason); });
+
+}  // namespace
+}  // namespace fusewright::testing

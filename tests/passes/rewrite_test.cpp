@@ -1,0 +1,112 @@
+// Every rule: where it applies, where it must not, its switch, and that the numbers stay the same.
+#include <fstream>
+
+#include "support/graphs.h"
+#include "support/interpreter.h"
+
+namespace fusewright::testing {
+namespace {
+
+struct RuleCase {
+  const char *rule, *applies, *does_not;
+};
+void PrintTo(const RuleCase& c, std::ostream* out) { *out << c.rule; }
+
+const char* const cases_note = "one entry for each rule of src/passes/rewrite.cpp";
+
+const RuleCase cases[] = {
+    // The bias does not vary over what the mean runs over. Otherwise it does.
+    {"shift_cancels_in_norm",
+     "graph(%x: f64[n, c], %b: f64[c]) { %z = add(%x, %b) %s = sum(%z) {dims = (0), keepdim = 1} %k: f64[] = extent() "
+     "{size = [n]} "
+     "%m = div(%s, %k) %d = sub(%z, %m) return %d }",
+     "graph(%x: f64[n, c], %b: f64[n, 1]) { %z = add(%x, %b) %s = sum(%z) {dims = (0), keepdim = 1} %k: f64[] = "
+     "extent() {size = [n]} "
+     "%m = div(%s, %k) %d = sub(%z, %m) return %d }"},
+    // Over the product's columns; over its rows nothing is won.
+    {"sum_of_product",
+     "graph(%x: f64[n, c], %w: f64[c, h]) { %p = matmul(%x, %w) %s = sum(%p) {dims = (1), keepdim = 0} return %s }",
+     "graph(%x: f64[n, c], %w: f64[c, h]) { %p = matmul(%x, %w) %s = sum(%p) {dims = (0), keepdim = 0} return %s }"},
+    // The narrower sum is there anyway, over some of the same dimensions.
+    {"nested_sum",
+     "graph(%x: f64[n, c, h]) { %a = sum(%x) {dims = (0, 2), keepdim = 1} %b = sum(%x) {dims = (0, 1, 2), keepdim = 0} "
+     "return %a, %b }",
+     "graph(%x: f64[n, c, h]) { %a = sum(%x) {dims = (0, 2), keepdim = 1} %b = sum(%x) {dims = (1, 2), keepdim = 0} "
+     "return %a, %b }"},
+    // The factor is a result of a reduction and does not vary over the sum.
+    {"row_constants_leave_sum",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %m = sum(%x) {dims = (1), keepdim = 1} %1 = mul(%g, %m) %2 = sum(%1) {dims "
+     "= (1), keepdim = 1} return %2 }",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %m = sum(%x) {dims = (0), keepdim = 1} %1 = mul(%g, %m) %2 = sum(%1) {dims "
+     "= (1), keepdim = 1} return %2 }"},
+};
+
+std::vector<std::string> rewrites(const char* text, const Options& options = {}) {
+  Program program = program_of(text);
+  program.options = options;
+  rewrite(program);
+  verify(program.forward);
+  if (program.rewrites.empty()) expect_graph(program.forward, text);
+  return program.rewrites;
+}
+
+class EveryRule : public ::testing::TestWithParam<RuleCase> {
+ protected:
+  const std::vector<std::string> alone{GetParam().rule};
+};
+INSTANTIATE_TEST_SUITE_P(, EveryRule, ::testing::ValuesIn(cases),
+                         [](const auto& c) { return std::string(c.param.rule); });
+
+TEST_P(EveryRule, AppliesUnderItsCondition) {
+  EXPECT_EQ(rewrites(GetParam().applies), alone);
+  EXPECT_EQ(rewrites(GetParam().does_not), std::vector<std::string>{});
+}
+
+TEST_P(EveryRule, HasASwitch) {
+  Options options;
+  options.disabled_rewrites = {GetParam().rule};
+  EXPECT_EQ(rewrites(GetParam().applies, options), std::vector<std::string>{});
+  setenv("FUSEWRIGHT_DISABLE", (std::string("other,") + GetParam().rule).c_str(), 1);
+  EXPECT_EQ(rewrites(GetParam().applies), std::vector<std::string>{});
+  unsetenv("FUSEWRIGHT_DISABLE");
+}
+
+TEST_P(EveryRule, KeepsTheNumbers) {
+  Program program = program_of(GetParam().applies);
+  std::mt19937 random(31);
+  std::vector<Array> inputs = random_inputs(program.forward, {{"n", 4}, {"c", 3}, {"h", 5}}, random);
+  std::vector<Array> before = interpret(program.forward, inputs);
+  rewrite(program);
+  simplify(program);
+  std::vector<Array> after = interpret(program.forward, inputs);
+  for (size_t i = 0; i < before.size(); ++i)
+    EXPECT_EQ(difference(after[i], before[i], 1e-12, 1e-12), "") << print(program.forward);
+}
+
+TEST(Rewrite, EveryRuleHasACase) {
+  // The names stand in the source's table; a rule that is missing here is not tested.
+  std::ifstream file(std::string(FUSEWRIGHT_SOURCE_DIR) + "/src/passes/rewrite.cpp");
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  size_t at = text.find("constexpr Rule rules[]"), end = text.find("};", at);
+  ASSERT_NE(at, std::string::npos);
+  int rules = 0;
+  for (at = text.find("{\"", at); at < end; at = text.find("{\"", at + 1)) {
+    std::string name = text.substr(at + 2, text.find('"', at + 2) - at - 2);
+    bool known = false;
+    for (const RuleCase& c : cases) known |= name == c.rule;
+    EXPECT_TRUE(known) << name << ": " << cases_note;
+    ++rules;
+  }
+  EXPECT_EQ(rules, static_cast<int>(std::size(cases)));
+}
+
+TEST(Rewrite, ABiasBeforeANormIsNeitherReadNorSummed) {
+  Program program = program_of(
+      "graph(%x: f32[n, c], %b: f32[c]) { %z = add(%x, %b) %y = batch_norm(%z) {eps = 0.1} return %y }", {"x", "b"});
+  run_pipeline(program);
+  EXPECT_TRUE(program.forward.users()[1].empty()) << print(program.forward);
+  EXPECT_EQ(program.rewrites.at(0), "shift_cancels_in_norm");
+}
+
+}  // namespace
+}  // namespace fusewright::testing

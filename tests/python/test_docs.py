@@ -1,0 +1,65 @@
+"""The documentation is true: its Python runs, its outputs are what is printed, its table is src/ops/ops.def.
+
+    python tests/python/test_docs.py      writes the table of docs/language.md anew
+
+A fence `output` after a fence `python` is what that one prints. A fence `cpp kernel` is part of a kernel's text, lines
+with `...` left out, from an Explanation that the page has called `explanation`.
+"""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from fusewright import _core
+
+pytestmark = pytest.mark.real_core
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w[\w ]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
+TABLE = re.compile(r"(?<=<!-- operations -->\n).*(?=<!-- end of operations -->)", re.DOTALL)
+
+
+def table_of_operations() -> str:
+    rows = [(f"`{name}`", kind, meaning.replace("|", "\\|")) for name, kind, meaning in _core.operations()]
+    rows = [("operation", "kind", "meaning {attributes}"), ("---", "---", "---"), *rows]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def test_table_of_operations():
+    text = (ROOT / "docs/language.md").read_text()
+    assert TABLE.search(text).group() == table_of_operations(), f"run: python {Path(__file__).relative_to(ROOT)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_examples(page):
+    namespace, printed = {"__name__": "example"}, ""
+    whole = page.read_text()
+    for fence in FENCE.finditer(whole):
+        kind, text = fence.groups()
+        if kind == "python":
+            above = "\n" * whole.count("\n", 0, fence.start(2))  # so that a traceback names the page's own line
+            with contextlib.redirect_stdout(io.StringIO()) as stdout:
+                exec(compile(above + text, str(page), "exec"), namespace)
+            printed = stdout.getvalue()
+        elif kind == "output":
+            assert printed.strip() == text.strip()
+        elif kind == "cpp kernel":
+            parts = [part.strip("\n") for part in re.split(r"^\s*\.\.\.$", text, flags=re.MULTILINE)]
+            kernels = [kernel.text for kernel in namespace["explanation"].kernels]
+            assert any(all(part in kernel for part in parts) for kernel in kernels)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page):
+    for target in LINK.findall(page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+if __name__ == "__main__":
+    language = ROOT / "docs/language.md"
+    language.write_text(TABLE.sub(lambda _: table_of_operations(), language.read_text()))

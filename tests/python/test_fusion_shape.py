@@ -1,0 +1,145 @@
+"""What the four showcase models become: how many kernels, of what, forward and backward; and that sizes cost none."""
+
+import pytest
+import showcase
+import torch
+from showcase import BATCH_NORM, CONV, CONV_TRANSPOSE, GROUP_NORM
+
+import fusewright
+from fusewright import explain, optimize, stats
+
+pytestmark = pytest.mark.real_core
+
+# Kernels as (phase, schedule, operators); calls of the library; rewrites.
+EXPECTED = {
+    CONV: (
+        [
+            ("forward", "pointwise", "conv2d mul leaky_relu gelu"),
+            ("backward", "row", "conv2d mul leaky_relu gelu"),
+        ],
+        ["forward conv", "backward conv_input_grad", "backward conv_weight_grad"],
+        [],
+    ),
+    CONV_TRANSPOSE: (
+        [
+            ("forward", "window", "conv_transpose3d leaky_relu mul leaky_relu max_pool3d"),
+            ("backward", "window_row", "conv_transpose3d leaky_relu mul leaky_relu max_pool3d"),
+        ],
+        ["forward conv", "backward conv_input_grad", "backward conv_weight_grad"],
+        [],
+    ),
+    BATCH_NORM: (
+        [
+            ("forward", "column", "batch_norm add div sigmoid mul"),
+            ("backward", "column", "batch_norm add div sigmoid mul"),
+            ("backward", "row", "add"),
+        ],
+        ["forward matmul", "backward matmul", "backward matmul"],
+        ["shift_cancels_in_norm", "nested_sum", "row_constants_leave_sum"],
+    ),
+    GROUP_NORM: (
+        [
+            ("forward", "row", "linear group_norm sigmoid mul mul sigmoid mul"),
+            ("backward", "row", "linear group_norm sigmoid mul mul sigmoid mul"),
+        ],
+        ["forward matmul", "backward matmul", "backward matmul"],
+        ["row_constants_leave_sum"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", showcase.NAMES)
+def test_kernels(name):
+    found = explain(showcase.make(name), showcase.inputs(name).requires_grad_())
+    kernels, library, rewrites = EXPECTED[name]
+    assert [(k.phase, k.schedule, " ".join(k.operators)) for k in found.kernels] == kernels
+    assert sorted(f"{call.phase} {call.operator}" for call in found.library) == sorted(library)
+    assert found.rewrites == rewrites
+    assert found.fallbacks == [] and found.graphs == 1 and len(found.regions) == 1
+    assert all(any("forward" not in s and ".py:" in s for s in k.sources) for k in found.kernels)
+    stops = {stop["reason"] for stop in found.stops} - {"library_call"}
+    assert stops == ({"different_iteration_space"} if name == BATCH_NORM else set())
+
+
+@pytest.mark.parametrize("name", showcase.NAMES)
+def test_evaluation(name):
+    with torch.no_grad():
+        found = explain(showcase.make(name).eval(), showcase.inputs(name))
+    schedule = "pointwise" if name == BATCH_NORM else EXPECTED[name][0][0][1]
+    assert [(k.phase, k.schedule) for k in found.kernels] == [("forward", schedule)]
+    assert len(found.library) == 1 and not found.fallbacks
+
+
+@pytest.mark.parametrize("name", showcase.NAMES)
+def test_bytes(name):
+    """Every large tensor is read and written once: nothing between the operators reaches memory."""
+    x = torch.randn(64, *showcase.SIZES[name][0][1:])
+    model = showcase.make(name)
+    found = explain(model, x)
+    seen = {}
+    hook = lambda key: lambda module, args, y: seen.setdefault(key, y.nbytes)  # noqa: E731
+    layer = next(m for m in model.modules() if hasattr(m, "weight"))
+    layer.register_forward_hook(hook("product"))
+    model.register_forward_hook(hook("result"))
+    model(x)
+    small = 16 * sum(p.nbytes for p in model.parameters())
+    [forward] = [k for k in found.kernels if k.phase == "forward"]
+    assert seen["product"] <= forward.bytes_read < seen["product"] + small
+    assert seen["result"] <= forward.bytes_written < 1.25 * seen["result"] + small  # a pool keeps its indices, one byte each
+
+
+@pytest.mark.parametrize("name", showcase.NAMES)
+def test_other_sizes_compile_nothing(name):
+    """The first call compiles; then batch, space and batch 1 change, forward and backward."""
+    model = optimize(showcase.make(name), strict=True)
+    compiled = captured = None
+    for size in range(len(showcase.SIZES[name])):
+        for x in (showcase.inputs(name, size), showcase.inputs(name, size)):
+            model(x.requires_grad_()).sum().backward()
+            if size == 3:  # by now batch and space have changed, and the batch has been 1
+                assert stats()["captures"] <= captured + 3
+            if compiled is None:
+                # memory_hits: another test of this process may have compiled them; none is needed twice.
+                compiled, captured = _kernels_asked_for(), stats()["captures"]
+                assert captured == 1 and compiled == len(EXPECTED[name][0])
+    # The same kernels: whatever was captured again found every one of them loaded.
+    assert stats()["kernels_compiled"] + stats()["cache_hits"] <= compiled
+    assert stats()["region_calls"] == 2 * len(showcase.SIZES[name]) and stats()["fallback_calls"] == 0
+
+
+def _kernels_asked_for():
+    counts = stats()
+    return counts["kernels_compiled"] + counts["cache_hits"] + counts["memory_hits"]
+
+
+def test_no_grad_keeps_nothing_for_a_backward():
+    found = explain(torch.no_grad()(showcase.make(CONV_TRANSPOSE)), showcase.inputs(CONV_TRANSPOSE))
+    assert [k.phase for k in found.kernels] == ["forward"]
+
+
+def test_rewrites_have_switches():
+    """A rewrite that is switched off does not happen, and the numbers stay right."""
+    # In a process of its own: the switch is read from the environment.
+    import os
+    import subprocess
+    import sys
+
+    code = f"""
+import sys; sys.path.insert(0, {str(showcase.Path(showcase.__file__).parent)!r})
+import torch, showcase, fusewright
+from check import check
+model, x = showcase.make(showcase.BATCH_NORM), showcase.inputs(showcase.BATCH_NORM)
+check(model, [x], layouts=["contiguous"])
+print(fusewright.explain(model, x).rewrites)
+"""
+    environment = os.environ | {"FUSEWRIGHT_DISABLE": "shift_cancels_in_norm"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "['nested_sum', 'row_constants_leave_sum']"
+
+
+def test_explain_of_an_optimised_model_is_that_of_the_model():
+    model, x = showcase.make(GROUP_NORM), showcase.inputs(GROUP_NORM)
+    before = str(explain(model, x))
+    fusewright.optimize(model)(x)
+    assert str(explain(model, x)) == before

@@ -1,0 +1,368 @@
+"""Numbers at the edges: every 16-bit pattern, NaN and infinity, signed zero, ties, large offsets, wrapping integers."""
+
+import ctypes
+import itertools
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from check import check
+from torch import nn
+
+from fusewright import optimize, stats
+from fusewright.oracle import judge
+
+pytestmark = pytest.mark.real_core
+INF, NAN = math.inf, math.nan
+
+PRIMITIVES = {
+    name: getattr(torch, name)
+    for name in "neg abs sign exp expm1 log log1p erf tanh sigmoid sin cos sqrt rsqrt reciprocal square floor ceil "
+    "round trunc".split()
+}
+ACTIVATIONS = {
+    "relu": F.relu,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "mish": F.mish,
+    "softplus": F.softplus,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "hardtanh": F.hardtanh,
+    "clamp": lambda x: x.clamp(-0.5, 2),
+    "clamp_min": lambda x: x.clamp(min=0.25),
+    "elu": F.elu,
+    "log_sigmoid": F.logsigmoid,
+    "softsign": F.softsign,
+}
+UNARY = PRIMITIVES | ACTIVATIONS
+
+
+def all_at_once(functions):
+    """One region for all: they read the same -(-x), which changes no bit but the sign of a NaN."""
+
+    def f(x):
+        x = -(-x)
+        return [fn(x) for fn in functions.values()]
+
+    return f
+
+
+def same(ours, eager, what=""):
+    """Equal bit for bit, NaN for NaN, and zeros of the same sign."""
+    __tracebackhide__ = True
+    assert ours.dtype is eager.dtype and ours.shape == eager.shape, f"{what}: {ours.dtype} {ours.shape}"
+    torch.testing.assert_close(ours, eager, rtol=0, atol=0, equal_nan=True, msg=lambda m: f"{what}: {m}")
+    if eager.dtype.is_floating_point:
+        zero = (eager == 0) & (ours == 0)
+        assert torch.equal(torch.signbit(ours)[zero], torch.signbit(eager)[zero]), f"{what}: the sign of zero"
+
+
+# ---- every pattern -------------------------------------------------------------------------------------------
+
+
+def in_order(x):
+    """Bit patterns as integers whose differences count representable numbers (ulp)."""
+    bits = x.view(torch.int16 if x.element_size() == 2 else torch.int32).to(torch.int64)
+    sign = 1 << (8 * x.element_size() - 1)
+    return torch.where(bits < 0, -(bits + sign), bits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_pattern(dtype):
+    x = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).view(256, 256)
+    functions = PRIMITIVES | ACTIVATIONS
+    results = optimize(all_at_once(functions), strict=True)(x)
+    assert stats()["region_calls"] == 1
+    for (name, fn), ours in zip(functions.items(), results, strict=True):
+        eager, exact = fn(x), fn(x.double())
+        odd = ~eager.isfinite()
+        assert torch.equal(ours.isnan(), eager.isnan()), f"{name}: NaN elsewhere"
+        same(ours[odd], eager[odd], name)
+        assert ours[~odd].isfinite().all(), f"{name}: infinite where eager is not"
+        rounded = exact[~odd].to(dtype)
+        known = rounded.isfinite()
+        # Computed in float32 and rounded once: the nearest number, or its neighbour; where eager is further off
+        # (it rounds in between), no further than eager.
+        off = (in_order(ours[~odd]) - in_order(rounded)).abs()[known]
+        eager_off = (in_order(eager[~odd]) - in_order(rounded)).abs()[known]
+        limit = torch.maximum(eager_off, torch.ones_like(eager_off))
+        far = off > limit
+        where = x[~odd][known][far][:4].tolist()
+        assert not far.any(), f"{name}: {int(off.max())} ulp, at {where} {ours[~odd][known][far][:4].tolist()}"
+        zero = (eager == 0) & (ours == 0)
+        assert torch.equal(torch.signbit(ours)[zero], torch.signbit(eager)[zero]), f"{name}: the sign of zero"
+
+
+def test_a_sample_of_all_float32_patterns():
+    """Every exponent, 65,536 numbers: 2 ulp for what we compute ourselves, or no worse than eager."""
+    bits = torch.arange(0, 2**32, 65537, dtype=torch.int64)
+    x = torch.where(bits >= 2**31, bits - 2**32, bits).to(torch.int32).view(torch.float32)
+    x = torch.cat([x, torch.linspace(-12, 12, 2**15)])
+    results = optimize(all_at_once(PRIMITIVES), strict=True)(x.view(2, -1))
+    for (name, fn), ours in zip(PRIMITIVES.items(), results, strict=True):
+        eager, exact, ours = fn(x), fn(x.double()), ours.flatten()
+        odd = ~eager.isfinite()
+        same(ours[odd], eager[odd], name)
+        rounded = exact[~odd].to(torch.float32)
+        known = rounded.isfinite()
+        off = (in_order(ours[~odd]) - in_order(rounded)).abs()[known]
+        eager_off = (in_order(eager[~odd]) - in_order(rounded)).abs()[known]
+        far = off > torch.clamp(eager_off, min=2)
+        assert not far.any(), f"{name}: {int(off.max())} ulp, at {x[~odd][known][far][:4].tolist()}"
+
+
+# ---- NaN, infinity and signed zero ------------------------------------------------------------------------------
+
+SPECIAL = torch.tensor([NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 3e38, -3e38, 0.5, 100.0, -100.0, 2.5, -2.5])
+
+
+def both(fn, *tensors, wrt=None):
+    """Results and gradients of eager and fused."""
+    found = []
+    for f in (fn, optimize(fn, strict=True)):
+        leaves = [t.clone().requires_grad_(t.is_floating_point()) for t in tensors]
+        y = f(*leaves)
+        y.backward(torch.full_like(y, 0.75))
+        found.append((y.detach(), *(leaf.grad for leaf in leaves)))
+    return found
+
+
+@pytest.mark.parametrize("name", UNARY)
+def test_special_values_of_one_operand(name):
+    """Odd numbers stand where eager has them, forward and backward; zeros keep their sign."""
+    x = SPECIAL.view(4, 4)
+    eager, ours = both(UNARY[name], x)
+    exact = both(UNARY[name], x.double())[0]
+    for what, a, b, c in zip(("output", "gradient"), ours, eager, exact, strict=True):
+        odd = ~b.isfinite()
+        same(a[odd], b[odd], f"{name} {what} at {x[odd].tolist()}")
+        verdict = judge(f"{name} {what}", a, b, c)
+        assert verdict.ok, verdict.problem
+        zero = (a == 0) & (b == 0)
+        if what == "output":
+            assert torch.equal(torch.signbit(a)[zero], torch.signbit(b)[zero]), f"{name}: -0 at {x[zero].tolist()}"
+
+
+BINARY = {
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+    "where": lambda x, y: torch.where(x > y, x, y),
+    "clamp_by": lambda x, y: torch.where(x < y, y, x),
+}
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_special_values_of_two_operands(name):
+    x, y = (t.reshape(16, 16) for t in torch.meshgrid(SPECIAL, SPECIAL, indexing="ij"))
+    eager, ours = both(BINARY[name], x, y)
+    for what, a, b in zip(("output", "first gradient", "second gradient"), ours, eager, strict=True):
+        if what == "output" and name in ("maximum", "minimum"):
+            tie = (x == 0) & (y == 0)  # of two zeros, eager's choice depends on the position in the vector
+            a, b = a.masked_fill(tie, 1), b.masked_fill(tie, 1)
+        torch.testing.assert_close(a, b, rtol=3e-7, atol=0, equal_nan=True, msg=lambda m, w=what: f"{name} {w}: {m}")
+        if what == "output":
+            zero = (a == 0) & (b == 0)
+            assert torch.equal(torch.signbit(a)[zero], torch.signbit(b)[zero]), f"{name}: the sign of zero"
+
+
+def test_special_values_in_reductions():
+    rows = torch.randn(5, 33)
+    rows[1, 7], rows[2, 9], rows[3, 32] = NAN, INF, -INF
+    rows[4] = -INF
+    for fn in (lambda x: x.amax(1), lambda x: x.amin(1), lambda x: x.sum(1), lambda x: x.mean(1)):
+        eager, ours = both(fn, rows)
+        for a, b in zip(ours, eager, strict=True):
+            torch.testing.assert_close(a, b, equal_nan=True)
+    for fn in (lambda x: (x * 2).argmax(1), lambda x: (x * 2).argmin(1)):
+        assert torch.equal(optimize(fn)(rows), fn(rows))
+    values, places = optimize(lambda x: (x * 2).max(1))(rows)
+    same(values, (rows * 2).max(1)[0])
+    assert torch.equal(places, (rows * 2).max(1)[1])
+
+
+def test_extrema_share_gradients_among_ties_as_eager_does():
+    x = torch.randint(0, 3, (31, 33)).float()
+    for fn in (lambda x: x.amax(1), lambda x: x.amin(1), lambda x: x.max(1)[0], lambda x: x.min(0)[0], lambda x: x.max()):
+        eager, ours = both(fn, x)
+        for a, b in zip(ours, eager, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+    y = torch.randint(0, 3, (31, 33)).float()
+    for fn in (torch.maximum, torch.minimum):
+        eager, ours = both(fn, x, y)
+        for a, b in zip(ours, eager, strict=True):
+            same(a, b)
+
+
+# ---- the floating-point environment -----------------------------------------------------------------------------
+
+
+def test_rounding_and_denormals_are_left_alone():
+    libm = ctypes.CDLL("libm.so.6")
+    rounding = libm.fegetround()
+    assert rounding == 0
+    small = torch.tensor([1e-40, -3e-39, 1.4e-45])
+    results = optimize(lambda x: x * 1.0 + 0.0, strict=True)(small)
+    assert torch.equal(results, small), "denormals were flushed inside a kernel"
+    assert torch.equal(small * 1.0, small) and libm.fegetround() == rounding
+    assert float.fromhex("0x1p-1074") * 1.0 > 0
+
+
+# ---- softmax, logsumexp ------------------------------------------------------------------------------------------
+
+
+def test_softmax_of_extremes():
+    rows = torch.randn(7, 33)
+    rows[1] *= 1e4
+    rows[2] = -INF
+    rows[3, ::2] = -INF
+    rows[4, 5] = INF
+    rows[5, 0] = NAN
+    rows[6] = 1e4
+    functions = {
+        "softmax": lambda x: x.softmax(1),
+        "log_softmax": lambda x: x.log_softmax(1),
+        "logsumexp": lambda x: x.logsumexp(1),
+        "softmax of a column": lambda x: x.softmax(0),
+    }
+    for name, fn in functions.items():
+        for x in (rows, rows[:, :1], -rows):
+            eager, ours = both(fn, x)
+            for what, a, b in zip(("output", "gradient"), ours, eager, strict=True):
+                torch.testing.assert_close(
+                    a, b, equal_nan=True, msg=lambda m, n=name, w=what, x=x: f"{n} {w} {tuple(x.shape)}: {m}"
+                )
+
+
+# ---- max pooling -------------------------------------------------------------------------------------------------
+
+
+def pooled_values(*shape):
+    x = torch.randn(shape)
+    ties = torch.randint(-2, 2, shape).float()
+    some = torch.where(torch.rand(shape) < 0.2, NAN, x)
+    return {
+        "random": x,
+        "ties": ties,
+        "equal": torch.full(shape, 1.5),
+        "some NaN": some,
+        "NaN": torch.full(shape, NAN),
+        "-inf": torch.full(shape, -INF),
+        "some -inf": torch.where(torch.rand(shape) < 0.5, -INF, x),
+        "zeros of both signs": torch.where(torch.rand(shape) < 0.5, -0.0, 0.0),
+    }
+
+
+POOLS = {
+    "1d": (F.max_pool1d, (2, 3, 13), {"kernel_size": 3, "stride": 2, "padding": 1}),
+    "2d": (F.max_pool2d, (2, 3, 9, 7), {"kernel_size": 2}),
+    "2d overlapping": (F.max_pool2d, (2, 3, 9, 7), {"kernel_size": 3, "stride": 1, "padding": 1}),
+    "2d dilated": (F.max_pool2d, (1, 3, 11, 9), {"kernel_size": (2, 3), "dilation": (3, 2), "stride": (1, 2)}),
+    "2d ceil": (F.max_pool2d, (2, 3, 8, 7), {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
+    "3d": (F.max_pool3d, (2, 2, 5, 4, 7), {"kernel_size": 2, "ceil_mode": True}),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_max_pooling(name):
+    pool, shape, arguments = POOLS[name]
+    fn = lambda x: pool(x, **arguments)  # noqa: E731
+    ours = optimize(fn, strict=True)
+    for what, x in pooled_values(*shape).items():
+        found = []
+        for f in (fn, ours):
+            leaf = x.clone().requires_grad_()
+            y = f(leaf)
+            (y * 1).backward(torch.arange(y.numel()).view(y.shape) + 1.0)  # distinct, whole: sums are exact
+            found.append((y.detach(), leaf.grad))
+        torch.testing.assert_close(found[1], found[0], rtol=0, atol=0, equal_nan=True, msg=lambda m, w=what: f"{w}: {m}")
+    assert stats()["captures"] == 1 and stats()["fallback_calls"] == 0
+
+
+# ---- dtypes --------------------------------------------------------------------------------------------------------
+
+TYPES = [torch.float16, torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool]
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_promotion_with_numbers(dtype):
+    """0-d tensors of each kind and Python numbers beside a tensor."""
+    x = torch.randint(0, 5, (5, 7)).to(dtype)
+    numbers = [torch.tensor(3.5, dtype=torch.float64), torch.tensor(1.5, dtype=torch.float16), torch.tensor(3), 2, 2.5]
+    fn = lambda x, numbers: [(x * n + n) - x.abs() for n in numbers] if x.dtype is not torch.bool else [(x * n + n) for n in numbers]  # noqa: E731, E501
+    for a, b in zip(optimize(fn)(x, numbers), fn(x, numbers), strict=True):
+        assert a.dtype is b.dtype
+        torch.testing.assert_close(a, b, rtol=2e-3 if b.dtype is torch.float16 else 1e-6, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int16, torch.int32], ids=str)
+def test_small_integers_wrap_as_eagers(dtype):
+    info = torch.iinfo(dtype)
+    values = torch.tensor([*range(info.min, min(info.min + 40, 0)), *range(40), *range(info.max - 40, info.max + 1)])
+    a, b = torch.meshgrid(values.to(dtype), values.to(dtype), indexing="ij")
+
+    def fn(a, b):
+        total = a + b
+        return total, total * b, total - a * 3, -total, total.abs() + 1, torch.maximum(total, b), total * total
+
+    for ours, eager in zip(optimize(fn)(a, b), fn(a, b), strict=True):
+        assert ours.dtype is eager.dtype and torch.equal(ours, eager)
+    assert stats()["region_calls"] > 0
+
+
+def test_integer_sums_are_exact():
+    x = torch.randint(-128, 128, (31, 1025), dtype=torch.int8)
+    for fn in (lambda x: x.sum(1), lambda x: x.sum(0), lambda x: (x * 2).amax(1)):
+        assert torch.equal(optimize(fn, strict=True)(x), fn(x))
+    big = torch.randint(2**40, 2**41, (5, 33))
+    assert torch.equal(optimize(lambda x: (x + 1).sum(1), strict=True)(big), (big + 1).sum(1))
+
+
+# ---- accuracy of sums ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_variance_of_a_large_offset(dim):
+    x = 1e6 + torch.randn(257, 1025) * 3
+    check(lambda x: x.var(dim), [x], layouts=["contiguous"])
+    check(nn.LayerNorm(1025) if dim else nn.BatchNorm1d(1025), [x], layouts=["contiguous"])
+
+
+@pytest.mark.parametrize("count", [2**24 + 1, 2**24 + 2])
+def test_sum_of_many_ones(count):
+    ones = torch.ones(count)
+    total = optimize(lambda x: (x * 1).sum(), strict=True)(ones)
+    assert total == torch.tensor(float(count)) == ones.sum()
+    by_column = optimize(lambda x: (x * 1).sum(0), strict=True)(ones.view(-1, 1).expand(-1, 3))
+    assert torch.equal(by_column, torch.full((3,), float(count)))
+
+
+def test_sum_of_numbers_that_cancel():
+    x = torch.cat([torch.full((1025,), 1e8), torch.rand(31), torch.full((1025,), -1e8)])
+    check(lambda x: (x * 2).sum(), [x], layouts=["contiguous"])
+
+
+def test_reductions_are_the_same_each_time():
+    x = torch.randn(3, 100_003)
+    fn = optimize(lambda x: (x * 2).sum(1), strict=True)
+    first = fn(x)
+    for threads in (1, 2, 3):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        same(fn(x), first, f"{threads} threads")
+        torch.set_num_threads(before)
+
+
+def test_pairs_of_dtypes_in_comparisons():
+    for a, b in itertools.product([torch.float32, torch.int64], [torch.float64, torch.uint8]):
+        x, y = torch.randint(0, 9, (31,)).to(a), torch.randint(0, 9, (31,)).to(b)
+        fn = lambda x, y: [x < y, x <= y, x > y, x >= y, x == y, x != y]  # noqa: E731
+        for ours, eager in zip(optimize(fn, strict=True)(x, y), fn(x, y), strict=True):
+            assert torch.equal(ours, eager)
