@@ -6,7 +6,7 @@ print(fusewright.explain(model, x))       # what was fused, what was not, and wh
 
 from importlib import metadata as _metadata
 
-import torch  # noqa: F401  the extension links against it
+import torch
 
 from . import _core, log
 from .errors import FusewrightError, UnsupportedError
@@ -33,3 +33,4 @@ except _metadata.PackageNotFoundError:  # run from a build directory
 
 log.configure()
 _core.set_log_sink(log.core_sink)
+_core.set_key_salt(f"torch {torch.__version__}")  # part of the key of every cached kernel

@@ -39,7 +39,7 @@ class Captured:
 
     regions: list[Region] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
-    train: bool = False  # whether gradients can flow
+    wanted: list[list[bool]] = field(default_factory=list)  # for each region, which inputs' gradients a call prepares
 
 
 class Stop(BaseException):
@@ -117,12 +117,6 @@ def compile_graph(gm: fx.GraphModule, session: Session) -> Callable:
 
 def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable:
     normal = normalize(gm)
-    captured.train = torch.is_grad_enabled() and any(
-        isinstance(value, torch.Tensor) and value.requires_grad
-        for node in gm.graph.nodes
-        if node.op == "placeholder"
-        for value in [node.meta["example_value"]]
-    )
     name = session.next_name()
     refused_before: dict[fx.Node, Decline] = {}
     while True:  # ends: each round refuses one node more
@@ -139,6 +133,8 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     if not regions:
         return _as_it_was(gm) if captured.fallbacks else gm.forward
     captured.regions = regions
+    if session.record:
+        captured.wanted = _wanted_gradients(gm, normal.graph, regions)
     if not session.record:
         count("regions", len(regions))
 
@@ -148,6 +144,28 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     fused = assemble(normal, plan, regions, on_unavailable).forward
     state = autocast.current()
     return _for_autocast(state, fused, _as_it_was(gm)) if state.enabled else fused
+
+
+def _wanted_gradients(gm: fx.GraphModule, graph: fx.Graph, regions: list[Region]) -> list[list[bool]]:
+    """What autograd will ask of each region: inputs that require a gradient, where gradients are enabled."""
+    examples = iter([node.meta["example_value"] for node in gm.graph.nodes if node.op == "placeholder"])
+    enabled = torch.is_grad_enabled()
+    requires: dict[fx.Node, bool] = {}
+    tracked: dict[fx.Node, bool] = {}  # whether a node runs with gradients enabled
+    for node in graph.nodes:
+        if node.target is torch._C._set_grad_enabled:
+            enabled = bool(node.args[0])
+        tracked[node] = enabled
+        if node.op == "placeholder":
+            requires[node] = bool(getattr(next(examples), "requires_grad", False))
+            continue
+        value = node.meta.get("val")
+        values = value if isinstance(value, (tuple, list)) else [value]
+        floating = any(isinstance(v, torch.Tensor) and v.is_floating_point() for v in values)
+        detached = node.target is torch.ops.aten.detach.default
+        sources = any(requires.get(source, False) for source in node.all_input_nodes)
+        requires[node] = enabled and floating and not detached and sources
+    return [[tracked[r.members[0]] and requires[node] for node in r.imported.inputs] for r in regions]
 
 
 def _for_autocast(state: autocast.State, fused: Callable, unfused: Callable) -> Callable:

@@ -148,8 +148,8 @@ def _explanation(name: str, session: Session) -> Explanation:
     result = Explanation(name, fallbacks=list(session.failures), graphs=len(session.captured))
     for captured in session.captured:
         result.fallbacks += captured.fallbacks
-        for region in captured.regions:
-            report = region.compiled.report(captured.train)
+        for region, wanted in zip(captured.regions, captured.wanted, strict=True):
+            report = region.compiled.report(wanted)
             result.regions.append(str(region.imported.graph))
             known = Kernel.__dataclass_fields__
             result.kernels += [

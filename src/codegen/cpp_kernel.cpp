@@ -67,7 +67,9 @@ class CppEmitter {
   // The index of a pooling window is an int, as wide as the floats beside it, so that loops over both vectorise.
   bool is_window_index(int s) const {
     if (node(s).op == Op::max_pool_index) return true;
-    return step(s).role == Role::load && in_window(s) && (dtype(s) == DType::u8 || dtype(s) == DType::i32);
+    return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [&](const Step& user) {
+      return graph_[user.value].op == Op::max_pool_grad && user.operands.size() == 2 && user.operands[1] == s;
+    });
   }
   std::string reg(int s) const { return is_window_index(s) ? "int" : register_type(dtype(s)); }
   int count() const { return static_cast<int>(kernel_.steps.size()); }

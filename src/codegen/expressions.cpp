@@ -36,6 +36,8 @@ const char* register_type(DType dtype) { return storage_type(compute_type(dtype)
 std::string literal(double value, DType dtype) {
   DType type = compute_type(dtype);
   if (type == DType::b8) return value != 0 ? "true" : "false";
+  if (type == DType::i64 && std::isinf(value))
+    return value < 0 ? "(-9223372036854775807LL - 1)" : "9223372036854775807LL";
   if (type == DType::i64) return "fw::i64(" + std::to_string(static_cast<int64_t>(value)) + ")";
   bool single = type == DType::f32;
   if (std::isnan(value)) return single ? "__builtin_nanf(\"\")" : "__builtin_nan(\"\")";

@@ -18,6 +18,7 @@
 
 #include "ir/builder.h"
 #include "passes/program.h"
+#include "passes/upstream.h"
 
 namespace fusewright {
 namespace {
@@ -380,10 +381,12 @@ class KernelBuilder {
 
   // The dearest operation among those that would be recomputed for each window.
   int cost_of(Value v) const {
-    const Node& node = graph()[v];
-    if (world_.in_memory(v) || node.kind() == Kind::source) return 0;
-    int cost = info(node.op).cost;
-    for (Value operand : node.operands) cost = std::max(cost, cost_of(operand));
+    int cost = 0;
+    walk_upstream(graph(), v, [&](Value next) {
+      if (world_.in_memory(next) || graph()[next].kind() == Kind::source) return false;
+      cost = std::max(cost, info(graph()[next].op).cost);
+      return true;
+    });
     return cost;
   }
 
@@ -499,11 +502,12 @@ class Fuser {
   }
 
   bool depends_on(Value v, int g) const {
-    for (Value operand : graph_[v].operands) {
-      if (world_.home_of(operand) == g) return true;
-      if (!world_.in_memory(operand) && depends_on(operand, g)) return true;
-    }
-    return false;
+    bool found = false;
+    walk_upstream(graph_, v, [&](Value next) {
+      found |= next != v && world_.home_of(next) == g;
+      return !found && (next == v || !world_.in_memory(next));
+    });
+    return found;
   }
 
   // Joining must save a read: the item uses a value that the kernel computed or loaded before.

@@ -3,9 +3,11 @@
 // once more after it for what only gradients contain.
 #include <algorithm>
 #include <cstdlib>
+#include <map>
 
 #include "passes/program.h"
 #include "passes/rebuild.h"
+#include "passes/upstream.h"
 
 namespace fusewright {
 namespace {
@@ -22,6 +24,14 @@ bool invariant(const Graph& graph, Value v, size_t rank, const Ints& dims) {
   for (size_t d = 0; d < shape.size(); ++d)
     if (!shape[d].is(1) && names_dim(dims, d + rank - shape.size())) return false;
   return true;
+}
+
+int uses(const Graph& graph, Value v) {
+  int count = 0;
+  for (const Node& node : graph.nodes)
+    count += static_cast<int>(std::count(node.operands.begin(), node.operands.end(), v));
+  for (const Output& output : graph.outputs) count += output.value == v;
+  return count;
 }
 
 // mean(z) over dims, keeping them: div(sum(z), count). Returns z.
@@ -81,8 +91,9 @@ Value shift_cancels_in_norm(Builder& b, const Node& node, const Operands& operan
 }
 
 // sum over n of (a b)[m, n] = a (sum over n of b): a matrix-vector product instead of a matrix product.
-Value sum_of_product(Builder& b, const Node& node, const Operands& operands, const Graph&) {
-  if (node.op != Op::sum) return -1;
+// Only where nobody else needs the product.
+Value sum_of_product(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
+  if (node.op != Op::sum || uses(before, node.operands[0]) > 1) return -1;
   Node product = b.graph()[operands[0]];
   int64_t last = product.type.rank() - 1;
   if (product.op != Op::matmul || node.ints("dims") != Ints{last}) return -1;
@@ -107,11 +118,12 @@ Value nested_sum(Builder& b, const Node& node, const Operands& operands, const G
 }
 
 bool depends_on_reduction(const Graph& graph, Value v) {
-  const Node& node = graph[v];
-  if (node.kind() == Kind::reduce) return true;
-  for (Value operand : node.operands)
-    if (node.kind() != Kind::contraction && depends_on_reduction(graph, operand)) return true;
-  return false;
+  bool found = false;
+  walk_upstream(graph, v, [&](Value next) {
+    found |= graph[next].kind() == Kind::reduce;
+    return !found && graph[next].kind() != Kind::contraction;
+  });
+  return found;
 }
 
 // sum(x k) = k sum(x) and sum(x + y) = sum(x) + sum(y), where k is itself the result of a reduction and does not vary
@@ -127,24 +139,27 @@ Value row_constants_leave_sum(Builder& b, const Node& node, const Operands& oper
   };
   // Sums of terms x * k; nothing is gained unless some k leaves.
   bool gained = false;
+  std::map<Value, Value> known;  // terms that occur several times are summed once
   auto total = [&](auto&& self, Value v) -> Value {
+    if (auto it = known.find(v); it != known.end()) return it->second;
+    Value& result = known[v];
     const Node term = graph[v];
     Shape full = term.type.shape;
     auto whole = [&](Value x) { return graph.shape(x) == full; };
     if ((term.op == Op::add || term.op == Op::sub) && whole(term.operands[0]) && whole(term.operands[1]) &&
         depends_on_reduction(graph, v)) {
       Value left = self(self, term.operands[0]), right = self(self, term.operands[1]);
-      return b.binary(term.op, left, right);
+      return result = b.binary(term.op, left, right);
     }
-    if (term.op == Op::neg) return b.unary(Op::neg, self(self, term.operands[0]));
+    if (term.op == Op::neg) return result = b.unary(Op::neg, self(self, term.operands[0]));
     if (term.op == Op::mul)
       for (size_t i : {size_t{0}, size_t{1}})
         if (whole(term.operands[i]) && constant_in_row(term.operands[1 - i])) {
           gained = true;
           Value k = term.operands[1 - i];
-          return b.binary(Op::mul, self(self, term.operands[i]), k);
+          return result = b.binary(Op::mul, self(self, term.operands[i]), k);
         }
-    return b.reduce(Op::sum, v, dims, true);
+    return result = b.reduce(Op::sum, v, dims, true);
   };
   if (!depends_on_reduction(graph, operands[0])) return -1;
   size_t before = graph.nodes.size();

@@ -1,6 +1,6 @@
-// Rewrites that do not change a bit of the result: common subexpressions, views of views, casts and broadcasts that do
-// nothing. (A transposed matrix product is the product of the transposed: the order in which a contraction adds up is
-// not part of its meaning.)
+// Rewrites that do not change a bit of the result, but for the sign of a zero gradient (merge_masks): common
+// subexpressions, views of views, casts and broadcasts that do nothing. (A transposed matrix product is the product of
+// the transposed: the order in which a contraction adds up is not part of its meaning.)
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>

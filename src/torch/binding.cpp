@@ -198,7 +198,7 @@ void log_to_python(LogLevel level, const std::string& message) {
   py::gil_scoped_acquire gil;
   if (!python_sink || python_sink.is_none()) return;
   try {
-    python_sink(static_cast<int>(level), message);
+    python_sink(10 * (static_cast<int>(level) + 1), message);  // the levels of Python's logging
   } catch (py::error_already_set& error) {
     error.discard_as_unraisable("fusewright log sink");
   }

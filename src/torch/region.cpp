@@ -289,9 +289,9 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 };
 
 std::vector<at::Tensor> run_below(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
-  ++calls;
   std::shared_ptr<Region> region = Region::find(handle);
   auto executable = region->executable({});
+  ++calls;
   Below below;
   RECORD_FUNCTION(region->name(), c10::ArrayRef<const c10::IValue>{});
   return unwrap_all(executable->forward().run(host, wrap_all(inputs), {scalars.begin(), scalars.end()}));
@@ -311,9 +311,9 @@ std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::
     any |= wrt[i];
   }
   if (!any) return run_below(handle, inputs, scalars);
-  ++calls;
   auto call = c10::make_intrusive<RegionFunction::Call>();
   call->executable = region->executable(wrt);
+  ++calls;
   call->region = std::move(region);
   call->scalars.assign(scalars.begin(), scalars.end());
   return RegionFunction::apply(inputs, call);
@@ -391,7 +391,10 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
     // One line for the user; the compiler's whole output for whoever asks.
     std::string message = error.what();
     log(LogLevel::debug, message);
-    throw CompileError(name_ + ": " + message.substr(0, message.find('\n')));
+    // A failed compilation prints the whole command and more; the list of compilers that were tried is short.
+    std::string brief = message.size() < 500 ? message : message.substr(0, message.find('\n'));
+    std::replace(brief.begin(), brief.end(), '\n', ' ');
+    throw CompileError(name_ + ": " + brief);
   }
   return slot;
 }

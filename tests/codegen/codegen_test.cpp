@@ -129,6 +129,7 @@ TEST(Literal, ReadsBackExactly) {
   EXPECT_EQ(literal(-INFINITY, DType::f64), "-__builtin_inf()");
   EXPECT_EQ(literal(NAN, DType::bf16), "__builtin_nanf(\"\")");
   EXPECT_EQ(literal(3, DType::i32), "fw::i64(3)");
+  EXPECT_EQ(literal(-INFINITY, DType::i32), "(-9223372036854775807LL - 1)");
   EXPECT_EQ(literal(3, DType::b8), "true");
 }
 

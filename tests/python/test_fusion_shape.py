@@ -77,11 +77,9 @@ def test_bytes(name):
     model = showcase.make(name)
     found = explain(model, x)
     seen = {}
-    hook = lambda key: lambda module, args, y: seen.setdefault(key, y.nbytes)  # noqa: E731
     layer = next(m for m in model.modules() if hasattr(m, "weight"))
-    layer.register_forward_hook(hook("product"))
-    model.register_forward_hook(hook("result"))
-    model(x)
+    layer.register_forward_hook(lambda module, args, y: seen.update(product=y.nbytes))
+    seen["result"] = model(x).nbytes
     small = 16 * sum(p.nbytes for p in model.parameters())
     [forward] = [k for k in found.kernels if k.phase == "forward"]
     assert seen["product"] <= forward.bytes_read < seen["product"] + small
@@ -113,8 +111,18 @@ def _kernels_asked_for():
 
 
 def test_no_grad_keeps_nothing_for_a_backward():
-    found = explain(torch.no_grad()(showcase.make(CONV_TRANSPOSE)), showcase.inputs(CONV_TRANSPOSE))
-    assert [k.phase for k in found.kernels] == ["forward"]
+    model, x = showcase.make(CONV_TRANSPOSE), showcase.inputs(CONV_TRANSPOSE)
+
+    def inside(x):
+        with torch.no_grad():
+            return model(x)
+
+    with torch.no_grad():
+        found = [explain(model, x), explain(inside, x)]
+    found += [explain(inside, x), explain(model.requires_grad_(False), x)]
+    for explanation in found:
+        assert [k.phase for k in explanation.kernels] == ["forward"]
+        assert len({k.bytes_written for e in found for k in e.kernels}) == 1  # and no indices of the pool
 
 
 def test_rewrites_have_switches():

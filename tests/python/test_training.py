@@ -334,7 +334,7 @@ def test_a_changed_attribute_is_respected():
 
 def test_sixteen_threads_at_the_first_call():
     """Forward and backward, each thread with its own input and its own gradient."""
-    fn = optimize(lambda x, w: torch.sigmoid(x * w).sum(1).exp(), strict=True)
+    fn = optimize(lambda x, w: torch.sigmoid(x * w).sum(1).sin(), strict=True)
     start, results, errors = threading.Barrier(16), [None] * 16, []
 
     def work(i):
@@ -353,9 +353,9 @@ def test_sixteen_threads_at_the_first_call():
         thread.join()
     assert not errors, errors
     for y, gradient, x in results:
-        expected = torch.sigmoid(x * 0.01).sum(1).exp()
-        torch.testing.assert_close(y, expected)
-        torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), x)[0])
+        expected = torch.sigmoid(x * 0.01).sum(1).sin()
+        torch.testing.assert_close(y, expected, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(gradient, torch.autograd.grad(expected.sum(), x)[0], rtol=1e-4, atol=1e-6)
     assert stats()["region_calls"] == 16
 
 

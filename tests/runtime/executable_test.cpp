@@ -173,6 +173,15 @@ TEST(ElementTypes, IntegersAndBooleans) {
         std::vector<Array>{Array(DType::b8, {2, 3}, value)}, {}, false);
 }
 
+TEST(ElementTypes, IntegersInsideAWindow) {
+  expect_agrees(
+      "graph(%x: i32[c, w]) { %1 = neg(%x) %2 = max_pool(%1) {kernel = (2), stride = (2), padding = (0), dilation = "
+      "(1), "
+      "ceil_mode = 0} %3 = cast(%1) {dtype = f32} %4 = avg_pool(%3) {kernel = (2), stride = (2), padding = (0), "
+      "ceil_mode = 0, count_include_pad = 1, divisor = 0} return %2, %4 }",
+      std::vector<Array>{Array(DType::i32, {1, 4}, {-5, 7, 3, 4})}, {}, false);
+}
+
 TEST(ElementTypes, PositionsAreWhole) {
   std::mt19937 random(9);
   Array x = random_array(DType::f32, {5, 70}, random);
