@@ -59,7 +59,13 @@ std::string expression(const Graph& graph, const Step& step, const std::vector<s
   }
   std::string text = "fw::" + std::string(name_of(node.op)) + "(";
   for (size_t i = 0; i < arguments.size(); ++i) text += (i ? ", " : "") + arguments[i];
-  return text + ")";
+  text += ")";
+  // Registers are wider than small integers, which wrap around at every operation.
+  bool overflows = node.op == Op::add || node.op == Op::sub || node.op == Op::mul || node.op == Op::neg ||
+                   node.op == Op::abs || node.op == Op::square;
+  bool small = !is_float(node.type.dtype) && compute_type(node.type.dtype) != node.type.dtype;
+  if (!small || !overflows) return text;
+  return "fw::convert<fw::i64>(fw::convert<" + std::string(storage_type(node.type.dtype)) + ">(" + text + "))";
 }
 
 std::vector<int> kernel_origins(const Graph& graph, const Kernel& kernel) {

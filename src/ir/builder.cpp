@@ -55,7 +55,16 @@ Value Builder::op(Op op, std::vector<Value> operands, Attrs attrs) {
           row.min_operands, row.max_operands > row.min_operands ? " or more" : "", " needed");
   for (Value v : operands)
     require(v >= 0 && v < static_cast<Value>(graph_.nodes.size()), row.name, ": operand %", v, " does not exist");
+  substituted_.clear();
   Type type = infer_type(*this, op, operands, attrs);
+  // Symbols that inference replaced may still stand in what it had read before.
+  auto catch_up = [&](Shape& shape) {
+    for (const auto& [symbol, by] : substituted_)
+      for (Size& size : shape) size = size.substitute(symbol, by);
+  };
+  catch_up(type.shape);
+  for (auto& [name, attr] : attrs)
+    if (Shape* sizes = std::get_if<Shape>(&attr)) catch_up(*sizes);
   graph_.nodes.push_back({op, std::move(operands), std::move(attrs), std::move(type), origin_});
   return static_cast<Value>(graph_.nodes.size()) - 1;
 }
@@ -75,6 +84,7 @@ void Builder::substitute(const std::string& symbol, const Size& by) {
       if (Shape* sizes = std::get_if<Shape>(&attr)) apply(*sizes);
   }
   graph_.hints.erase(symbol);
+  substituted_.emplace_back(symbol, by);
   // A dynamic symbol that is replaced hands its freedom on.
   if (graph_.dynamic.erase(symbol)) by.collect_symbols(graph_.dynamic);
 }

@@ -48,6 +48,7 @@ class Builder {
   void substitute(const std::string& symbol, const Size& by);
   Graph& graph_;
   int origin_ = -1;
+  std::vector<std::pair<std::string, Size>> substituted_;  // while the latest operation was inferred
 };
 
 // Type inference, one function for each kind (ops/infer.cpp). May unify sizes and rewrite attributes to symbolic form.

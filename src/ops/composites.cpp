@@ -30,11 +30,16 @@ Expr sigmoid(Expr x) { return apply(Op::sigmoid, x); }
 Expr exp(Expr x) { return apply(Op::exp, x); }
 Expr tanh(Expr x) { return apply(Op::tanh, x); }
 Expr square(Expr x) { return apply(Op::square, x); }
+Expr held(Expr x) { return apply(Op::stop_gradient, x); }
+Expr both(Expr a, Expr b) { return apply(Op::logical_and, a, b); }
 
 // ---- activations ---------------------------------------------------------------------------------------------
 
-// !(x <= 0) keeps NaN.
-Expr relu(const Context& c) { return select(c.x() <= 0.0, c.x().constant(0), c.x()); }
+// !(x <= 0) keeps NaN; max(0, x), in this order, keeps -0.
+Expr relu(const Context& c) {
+  Expr x = c.x();
+  return select(x <= 0.0, apply(Op::maximum, x.constant(0), held(x)), x);
+}
 
 Expr leaky_relu(const Context& c) {
   return select(c.x() > 0.0, c.x(), c.x() * c.x().parameter(c.number("negative_slope")));
@@ -63,19 +68,24 @@ Expr softplus(const Context& c) {
   return select(scaled > c.x().parameter(c.number("threshold")), c.x(), softplus_of(scaled) / beta);
 }
 
-Expr log_sigmoid(const Context& c) { return -softplus_of(-c.x()); }
-
-// PyTorch's derivatives: hardswish 0 at and below -3, 1 from 3 on; hardsigmoid 0 at both limits.
-Expr hardswish(const Context& c) {
+// min(x, 0) - log1p(e^-|x|)
+Expr log_sigmoid(const Context& c) {
   Expr x = c.x();
-  Expr middle = x * (x + 3.0) / 6.0;
-  return select(x <= -3.0, x * 0.0, select(x < 3.0, middle, x));
+  return apply(Op::minimum, x, x.constant(0)) - apply(Op::log1p, exp(-apply(Op::abs, x)));
+}
+
+// A branch that is not taken must have a finite derivative (0 * inf is NaN): it computes with a harmless number.
+// PyTorch's derivatives: hardswish 0 at and below -3, 1 from 3 on; hardsigmoid 0 at both limits and at NaN.
+Expr hardswish(const Context& c) {
+  Expr x = c.x(), inside = both(x > -3.0, x < 3.0), safe = select(inside, x, x.constant(0));
+  Expr middle = safe * (safe + 3.0) / 6.0;
+  return select(inside, middle, select(x <= -3.0, held(x) * 0.0, x));
 }
 
 Expr hardsigmoid(const Context& c) {
-  Expr x = c.x();
-  Expr middle = (x + 3.0) / 6.0;
-  return select(x <= -3.0, x.constant(0), select(x >= 3.0, x.constant(1), middle));
+  Expr x = c.x(), inside = both(x > -3.0, x < 3.0);
+  Expr outside = select(x <= -3.0, x.constant(0), select(x >= 3.0, x.constant(1), held(x)));
+  return select(inside, (x + 3.0) / 6.0, outside);
 }
 
 Expr hardtanh(const Context& c) {
@@ -83,25 +93,30 @@ Expr hardtanh(const Context& c) {
   return select(x <= low, low, select(x >= high, high, x));
 }
 
-// The gradient passes where low <= x <= high, and NaN stays NaN.
+// The gradient passes where low <= x <= high, and NaN stays NaN, without one.
 Expr clamp(const Context& c) {
   Expr x = c.x(), result = x;
+  std::vector<Expr> inside;
   // min(max(x, low), high): with low > high PyTorch gives high, so high is applied last.
   if (c.node.has("min")) {
     Expr low = x.parameter(c.number("min"));
     result = select(x < low, low, x);
+    inside.push_back(x >= low);
   }
   if (c.node.has("max")) {
     Expr high = x.parameter(c.number("max"));
     result = select(result > high, high, result);
+    inside.push_back(x <= high);
   }
-  return result;
+  if (inside.empty()) return x;
+  return select(inside.size() == 2 ? both(inside[0], inside[1]) : inside[0], x, held(result));
 }
 
 Expr elu(const Context& c) {
-  Expr x = c.x(), scale = x.parameter(c.number("scale"));
-  Expr below = apply(Op::expm1, x * x.parameter(c.number("input_scale"))) * x.parameter(c.number("alpha")) * scale;
-  return select(x > 0.0, x * scale, below);
+  Expr x = c.x(), scale = x.parameter(c.number("scale")), negative = x <= 0.0;
+  Expr safe = select(negative, x, x.constant(0));
+  Expr below = apply(Op::expm1, safe * x.parameter(c.number("input_scale"))) * x.parameter(c.number("alpha")) * scale;
+  return select(negative, below, x * scale);
 }
 
 Expr softsign(const Context& c) { return c.x() / (apply(Op::abs, c.x()) + 1.0); }
@@ -130,8 +145,17 @@ Expr variance_of(Expr x, const Ints& dims, bool keepdim, double correction) {
   return square(distance).sum(dims, keepdim) / divisor;
 }
 
+// The rounded mean of numbers far from 0 is off by much of their spread: what is left of the mean of the distances
+// says by how much. Mathematically that is 0, also in the derivative.
 Expr var(const Context& c) {
-  return variance_of(widen(c.x()), reduced_dims(c), c.flag("keepdim"), c.number("correction")).cast(c.x().dtype());
+  Expr x = widen(c.x());
+  Ints dims = reduced_dims(c);
+  Expr count = {x.b, x.b->extent(count_of(x, dims), x.dtype())};
+  Expr left = held(mean_of(x - mean_of(x, dims, true), dims, c.flag("keepdim")));
+  Expr biased = variance_of(x, dims, c.flag("keepdim"), 0) - square(left);
+  double correction = c.number("correction");
+  Expr divisor = correction == 0 ? count : apply(Op::maximum, count - correction, count.constant(0));
+  return (correction == 0 ? biased : biased * count / divisor).cast(c.x().dtype());
 }
 
 // The first position whose element is the extreme one; NaN counts as extreme.

@@ -312,6 +312,7 @@ Type infer_movement(Inference& in) {
     for (int d = 0; d < in.rank(0); ++d) {
       Size& size = target[static_cast<size_t>(d + extra)];
       const Size& own = in.shape(0)[static_cast<size_t>(d)];
+      if (own.is(1)) continue;  // repeated as often as `size` says, once included
       if (in.graph().hint(own) == in.graph().hint(size))
         size = own;  // not repeated
       else

@@ -1,0 +1,217 @@
+// Pooling: a window fills a line of the kernel around it, tap by tap.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "codegen/cpp_emitter.h"
+
+namespace fusewright {
+
+using std::to_string;
+
+// Steps in the cone of a window that depend on its position, and those that only change along the line (a per-channel
+// factor where channels lie innermost).
+std::vector<int> CppEmitter::window_steps(int window) const {
+  std::vector<bool> needed(static_cast<size_t>(count()));
+  std::vector<int> todo = step(window).operands, result;
+  while (!todo.empty()) {
+    int s = todo.back();
+    todo.pop_back();
+    bool along_line = inner_varying(s) && !row_level(s) && step(s).role != Role::window;
+    if (!(in_window(s) || along_line) || needed[static_cast<size_t>(s)]) continue;
+    needed[static_cast<size_t>(s)] = true;
+    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
+  }
+  for (int s = 0; s < count(); ++s)
+    if (needed[static_cast<size_t>(s)]) result.push_back(s);
+  return result;
+}
+
+// The tap that moves along the line, or -1.
+int CppEmitter::inner_tap(int window) const {
+  for (size_t k = 0; k < step(window).taps.size(); ++k)
+    if (nest().inner >= 0 && tap(window, k).base == nest().inner) return static_cast<int>(k);
+  return -1;
+}
+
+// A tap load varies along the line: through the loop itself or through a tap on it.
+bool CppEmitter::window_line(int s) const {
+  if (inner_varying(s)) return true;
+  for (const auto& list : step(s).dims)
+    for (int a : list)
+      if (axis(a).tap && nest().inner >= 0 && axis(a).base == nest().inner) return true;
+  return false;
+}
+
+// Fills w<s>[0..n) for the line that starts at `first`. Windows over the same taps (a maximum and its index) share
+// one walk: the first of them writes both.
+void CppEmitter::write_window(int s, const std::string& n) {
+  std::vector<int> group;
+  for (int other : needed_)
+    if (step(other).role == Role::window && step(other).taps == step(s).taps) group.push_back(other);
+  if (group[0] != s) return;
+  bool gather = tap(s, 0).gather;
+  bool is_max = node(s).op == Op::max_pool || node(s).op == Op::max_pool_index;
+  int value = -1, index = -1;
+  for (int other : group) (node(other).op == Op::max_pool_index ? index : value) = other;
+  std::string best = value >= 0 ? "w" + to_string(value) : "best" + to_string(index);
+  std::string type = value >= 0 ? reg(value) : reg(step(index).operands[0]);
+  DType best_type = value >= 0 ? dtype(value) : dtype(step(index).operands[0]);
+  if (value < 0) line(type, " ", best, "[", is_column() ? "fw::lanes" : "fw::chunk", "];");
+  open("for (int i = 0; i < ", n, "; ++i)");
+  line(best, "[i] = ", is_max ? literal(-INFINITY, best_type) : literal(0, best_type), ";");
+  if (index >= 0) line("w", to_string(index), "[i] = -1;");
+  close();
+  for (size_t k = 0; k < step(s).taps.size(); ++k) open_tap(s, k, static_cast<int>(k) == inner_tap(s), n);
+  write_window_body(s, n, best, index, gather);
+  for (size_t k = 0; k < step(s).taps.size(); ++k) close();
+  if (node(s).op == Op::avg_pool) write_average(s, n);
+}
+
+// Loop over one dimension of the window; t<axis> is the position read, [from, to) the elements of the line for which
+// it lies inside.
+void CppEmitter::open_tap(int s, size_t k, bool inner, const std::string& n) {
+  const Axis& t = tap(s, k);
+  std::string id = to_string(step(s).taps[k]), size = "a.sizes[" + id + "]";
+  std::string shift = to_string(t.padding) + " - k" + id + " * " + to_string(t.dilation), st = to_string(t.stride);
+  open("for (int k", id, " = 0; k", id, " < ", to_string(t.kernel), "; ++k", id, ")");
+  if (!inner) {
+    if (!t.gather) {
+      line("const fw::i64 t", id, " = ", base_position(t), " * ", st, " - (", shift, ");");
+      line("if (t", id, " < 0 || t", id, " >= ", size, ") continue;");
+    } else {
+      line("const fw::i64 u", id, " = ", base_position(t), " + ", shift, ", t", id, " = u", id, " / ", st, ";");
+      line("if (u", id, " < 0 || u", id, " % ", st, " != 0 || t", id, " >= ", size, ") continue;");
+    }
+    return;
+  }
+  if (!t.gather) {
+    // element i reads first * stride - shift + i * stride
+    line("const fw::i64 u", id, " = first * ", st, " - (", shift, ");");
+    line("const int from = static_cast<int>(fw::max_of(0, fw::ceil_div(-u", id, ", ", st, ")));");
+    line("const int to = static_cast<int>(fw::min_of(", n, ", fw::ceil_div(", size, " - u", id, ", ", st, ")));");
+    line("const fw::i64 t", id, " = u", id, " + from * ", to_string(t.stride), ";");
+  } else {
+    // position o is read by element i = o * stride - shift - first
+    line("const fw::i64 u", id, " = first + ", shift, ";");
+    line("const fw::i64 t", id, " = fw::max_of(0, fw::ceil_div(u", id, ", ", st, "));");
+    line("const fw::i64 e", id, " = fw::min_of(", size, ", fw::ceil_div(u", id, " + ", n, ", ", st, "));");
+    line("const int from = static_cast<int>(t", id, " * ", st, " - u", id, ");");
+    line("const int to = static_cast<int>(e", id, " - t", id, ");  // how many");
+  }
+}
+
+void CppEmitter::write_window_body(int s, const std::string& n, const std::string& best, int index, bool gather) {
+  int k = inner_tap(s);
+  std::string begin = "0", end = n;
+  if (k >= 0 && !gather) begin = "from", end = "to";
+  if (k >= 0 && gather) end = "to";
+  line("if (", begin, " >= ", end, ") continue;");
+  std::vector<int> steps = window_steps(s);
+  for (int load : steps)
+    if (step(load).role == Role::load && in_window(load)) write_tap_load(s, load, begin, end);
+  for (int other : steps)
+    if (step(other).role != Role::load && !window_line(other))
+      line("const ", reg(other), " v", to_string(other), " = ", compute(other), ";");
+  out_ += "#pragma omp simd\n";
+  open("for (int j = ", begin, "; j < ", end, "; ++j)");
+  line("const int i = ", k >= 0 && gather ? "from + j * " + to_string(tap(s, static_cast<size_t>(k)).stride) : "j",
+       ";");
+  for (int other : steps) {
+    if (!window_line(other)) continue;
+    std::string name = to_string(other), text;
+    if (step(other).role == Role::iota)
+      text = position(other, "i");
+    else if (step(other).role != Role::load)
+      text = compute(other);
+    else
+      text = in_window(other) ? "tap" + name + "[j]" : "fw::convert<" + reg(other) + ">(p" + name + "[i])";
+    line("const ", reg(other), " v", name, " = ", text, ";");
+  }
+  std::string operand = use(step(s).operands[0]);
+  std::string number = tap_number(s);
+  switch (node(s).op) {
+    case Op::max_pool:
+    case Op::max_pool_index: {
+      // PyTorch's comparison: a NaN always wins, and the first of equals does.
+      std::string take = operand + " > " + best + "[i] || " + operand + " != " + operand;
+      if (index >= 0) take += " || w" + to_string(index) + "[i] < 0";
+      line("const bool take = ", take, ";");
+      line(best, "[i] = take ? ", operand, " : ", best, "[i];");
+      if (index >= 0) line("w", to_string(index), "[i] = take ? ", number, " : w", to_string(index), "[i];");
+      break;
+    }
+    case Op::max_pool_grad:
+      line("w", to_string(s), "[i] += ", use(step(s).operands[1]), " == ", number, " ? ", operand, " : ",
+           literal(0, dtype(s)), ";");
+      break;
+    case Op::avg_pool:
+      line("w", to_string(s), "[i] += ", operand, ";");
+      break;
+    default:
+      line("w", to_string(s), "[i] += ", operand, " / ", divisor(s, true), ";");
+  }
+  close();
+}
+
+void CppEmitter::write_tap_load(int window, int s, const std::string& begin, const std::string& end) {
+  int operand = operand_of_[static_cast<size_t>(s)].load;
+  std::string address = "offset[" + to_string(operand) + "]", step_text = "0";
+  int k = inner_tap(window);
+  for (size_t d = 0; d < step(window).taps.size(); ++d) {
+    int a = step(window).taps[d];
+    if (!varies(step(s), a)) continue;
+    address += " + t" + to_string(a) + " * " + stride(operand, a);
+    if (static_cast<int>(d) == k)
+      step_text = stride(operand, a) + (axis(a).gather ? "" : " * " + to_string(axis(a).stride));
+  }
+  if (inner_varying(s)) {
+    address += " + (first + " + begin + ") * " + stride(operand, nest().inner);
+    step_text = stride(operand, nest().inner);
+  }
+  if (window_line(s)) {
+    line("fw::gather_line(tap", to_string(s), " + ", begin, ", ", pointer(operand), " + ", address, ", ", step_text,
+         ", static_cast<int>(", end, " - ", begin, "));");
+  } else {
+    line("const ", reg(s), " v", to_string(s), " = fw::convert<", reg(s), ">(", pointer(operand), "[", address, "]);");
+  }
+}
+
+// Which element of the window this is, row-major.
+std::string CppEmitter::tap_number(int s) const {
+  std::string text = "0";
+  for (int a : step(s).taps) text = "(" + text + ") * " + to_string(axis(a).kernel) + " + k" + to_string(a);
+  return "static_cast<int>(" + text + ")";
+}
+
+// What an average window divides by. Gradient: at the window's position (taps), else at the element's own.
+std::string CppEmitter::divisor(int s, bool gradient) const {
+  const Node& pool = node(s);
+  std::string type = reg(s);
+  if (pool.integer("divisor") != 0) return literal(static_cast<double>(pool.integer("divisor")), dtype(s));
+  std::string text = "static_cast<" + type + ">(1";
+  for (size_t k = 0; k < step(s).taps.size(); ++k) {
+    const Axis& t = tap(s, k);
+    int a = step(s).taps[k];
+    bool inner = static_cast<int>(k) == inner_tap(s);
+    std::string position, size;
+    if (gradient) {
+      position = "t" + to_string(a) + (inner ? " + j" : "");
+      size = t.base < 0 ? "1" : "a.sizes[" + to_string(t.base) + "]";
+    } else {
+      position = inner ? "first + i" : base_position(t);
+      size = "a.sizes[" + to_string(a) + "]";
+    }
+    text += " * fw::pool_count(" + position + ", " + to_string(t.kernel) + ", " + to_string(t.stride) + ", " +
+            to_string(t.padding) + ", " + size + ", " + (pool.integer("count_include_pad") ? "true" : "false") + ")";
+  }
+  return text + ")";
+}
+
+void CppEmitter::write_average(int s, const std::string& n) {
+  open("for (int i = 0; i < ", n, "; ++i)");
+  line("w", to_string(s), "[i] /= ", divisor(s, false), ";");
+  close();
+}
+
+}  // namespace fusewright
