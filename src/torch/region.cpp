@@ -212,10 +212,12 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     }
     variable_list saved;
     for (const Program::Saved& s : program.saved) {
-      if (!s.is_input)
+      if (!s.is_input) {
         saved.push_back(results[static_cast<size_t>(s.index)]);
-      else if (int i = tensor_index(program.forward, s.index); i >= 0)
-        saved.push_back(inputs[static_cast<size_t>(i)]);
+      } else if (int i = tensor_index(program.forward, s.index); i >= 0) {
+        const at::Tensor& input = inputs[static_cast<size_t>(i)];
+        saved.push_back(s.sizes_only ? sizes_of_input(input) : input);
+      }
     }
     ctx->save_for_backward(saved);
     ctx->set_materialize_grads(false);
@@ -259,6 +261,12 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 
  private:
+  // One element with the input's sizes: neither its memory nor its version is held.
+  static at::Tensor sizes_of_input(const at::Tensor& input) {
+    Below below;
+    return at::zeros({}, input.options()).expand(input.sizes());
+  }
+
   static int tensor_count(const Graph& graph) {
     int count = 0;
     for (Value v : graph.inputs) count += graph[v].op == Op::input;

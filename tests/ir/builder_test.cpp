@@ -111,6 +111,33 @@ TEST(Builder, UnnamedSizesNeverAgreeByAccident) {
   EXPECT_NE(graph.hints["p"], graph.hint(graph.shape(x)[0]));
 }
 
+TEST(Unify, WhatWasReadBeforeAReplacementCatchesUp) {
+  // Gradient and index agree only where h is 2; input_sizes was written before that was known.
+  Captured c;
+  Graph& graph = c.graph;
+  graph.hints["h"] = 2;
+  Value g = c.b.input("g", DType::f32, {3, 1});
+  Value i = c.b.input("i", DType::u8, {3, Size::floordiv(Size::symbol("h"), 2)});
+  Value grad = c.b.op(Op::max_pool_grad, {g, i},
+                      {{"kernel", Ints{2}},
+                       {"stride", Ints{2}},
+                       {"padding", Ints{0}},
+                       {"dilation", Ints{1}},
+                       {"ceil_mode", int64_t{0}},
+                       {"input_sizes", Shape{3, Size::symbol("h")}}});
+  EXPECT_EQ(str(graph.shape(grad)), "[3, 2]");
+  EXPECT_EQ(str(graph[grad].sizes("input_sizes")), "[3, 2]");
+  EXPECT_NO_THROW(verify(graph));
+}
+
+TEST(Unify, AOneIsExpandedToASizeThatIsOneNow) {
+  Graph graph;
+  graph.hints = {{"n", 1}};
+  Builder b(graph);
+  b.input("y", DType::f32, {Size::symbol("n")});
+  EXPECT_EQ(str(graph.shape(b.expand(b.input("x", DType::f32, {1}), {Size::symbol("n")}))), "[n]");
+}
+
 TEST(Builder, RefusesOperandsThatDoNotExist) {
   Graph graph;
   Builder b(graph);

@@ -72,17 +72,15 @@ W exact_reciprocal(W x) {
   return 1 / x;
 }
 
-#define FW_STD(name)                                                                  \
-  Unary {                                                                             \
-    #name, [](float x) { return fw::name(x); }, [](double x) { return fw::name(x); }, \
-        [](long double x) -> long double { return std::name(x); },                    \
-        [](double x) -> double { return std::name(x); }                               \
+#define FW_STD(name)                                                                                               \
+  Unary {                                                                                                          \
+    #name, [](float x) { return fw::name(x); }, [](double x) { return fw::name(x); },                              \
+        [](long double x) -> long double { return std::name(x); }, [](double x) -> double { return std::name(x); } \
   }
-#define FW_AS(name, reference)                                                        \
-  Unary {                                                                             \
-    #name, [](float x) { return fw::name(x); }, [](double x) { return fw::name(x); }, \
-        [](long double x) -> long double { return reference(x); },                    \
-        [](double x) -> double { return reference(x); }                               \
+#define FW_AS(name, reference)                                                                                     \
+  Unary {                                                                                                          \
+    #name, [](float x) { return fw::name(x); }, [](double x) { return fw::name(x); },                              \
+        [](long double x) -> long double { return reference(x); }, [](double x) -> double { return reference(x); } \
   }
 
 const Unary kUnary[] = {FW_STD(exp),
@@ -107,13 +105,12 @@ const Unary kUnary[] = {FW_STD(exp),
                         FW_AS(rsqrt, exact_rsqrt),
                         FW_AS(reciprocal, exact_reciprocal)};
 
-const float kSpecial[] = {0.0f, -0.0f, kInf, -kInf, NAN, 1.0f, -1.0f, 0x1p-149f, -0x1p-149f, 0x1p-126f,
-                          -0x1p-126f, 0x1.fffffep-127f, 0x1.fffffep127f, -0x1.fffffep127f, 0.5f, -0.5f, 1.5f,
-                          2.5f, -1.5f, -2.5f, 2.0f, -2.0f, 3.0f, -3.0f, 8388607.5f, 8388608.0f, 16777217.0f,
-                          -8388607.5f, 0x1.fffffep-1f, 0x1.000002p0f, 88.72283f, 88.72284f, -87.3365f,
-                          -103.97208f, -103.9721f, -104.0f, 127.99999f, 128.0f, -126.0f, -149.0f, -149.5f,
-                          -150.0f, 0x1.8p-1f, 1e10f, -1e10f, 0x1p64f, 9.9f, 10.05f, 10.06f, 10.2f, 3.93f,
-                          3.92f, 9.01f, -0x1.fffffep-1f,
+const float kSpecial[] = {0.0f, -0.0f, kInf, -kInf, NAN, 1.0f, -1.0f, 0x1p-149f, -0x1p-149f, 0x1p-126f, -0x1p-126f,
+                          0x1.fffffep-127f, 0x1.fffffep127f, -0x1.fffffep127f, 0.5f, -0.5f, 1.5f, 2.5f, -1.5f, -2.5f,
+                          2.0f, -2.0f, 3.0f, -3.0f, 8388607.5f, 8388608.0f, 16777217.0f, -8388607.5f, 0x1.fffffep-1f,
+                          0x1.000002p0f, 88.72283f, 88.72284f, -87.3365f, -103.97208f, -103.9721f, -104.0f, 127.99999f,
+                          128.0f, -126.0f, -149.0f, -149.5f, -150.0f, 0x1.8p-1f, 1e10f, -1e10f, 0x1p64f, 9.9f, 10.05f,
+                          10.06f, 10.2f, 3.93f, 3.92f, 9.01f, -0x1.fffffep-1f,
                           // neighbours of multiples of pi / 2
                           1.5707964f, 3.1415927f, 0x1.f9cbe2p+7f, 0x1.921fb6p+100f, 0x1.f37426p+95f};
 
@@ -176,9 +173,7 @@ INSTANTIATE_TEST_SUITE_P(Math, UnaryTest, testing::ValuesIn(kUnary),
 
 TEST(Math, PowOfFloat) {
   Worst<float> worst;
-  const auto see = [&](float x, float y) {
-    worst.see(ulp_error(fw::pow(x, y), std::pow(double(x), double(y))), x, y);
-  };
+  const auto see = [&](float x, float y) { worst.see(ulp_error(fw::pow(x, y), std::pow(double(x), double(y))), x, y); };
   std::mt19937 random(3);
   std::uniform_real_distribution<float> base(0, 4), exponent(-40, 40);
   for (int i = 0; i < 1000000; ++i) {
@@ -198,8 +193,7 @@ TEST(Math, PowOfFloat) {
 TEST(Math, PowOfDouble) {
   Worst<double> worst;
   const auto see = [&](double x, double y) {
-    worst.see(ulp_error(fw::pow(x, y), std::pow(static_cast<long double>(x), static_cast<long double>(y))), x,
-              y);
+    worst.see(ulp_error(fw::pow(x, y), std::pow(static_cast<long double>(x), static_cast<long double>(y))), x, y);
   };
   std::mt19937_64 random(3);
   std::uniform_real_distribution<double> base(0, 4), exponent(-300, 300), unit(-1, 1);
@@ -256,16 +250,13 @@ TEST(Math, DivisionWithRemainderIsExact) {
   std::uniform_real_distribution<double> near(-100, 100);
   for (int i = 0; i < 300000; ++i) {
     const auto bits = random();
-    expect_division_exact(fw::float_of(static_cast<fw::u32>(bits)),
-                          fw::float_of(static_cast<fw::u32>(bits >> 32)));
+    expect_division_exact(fw::float_of(static_cast<fw::u32>(bits)), fw::float_of(static_cast<fw::u32>(bits >> 32)));
     expect_division_exact(static_cast<float>(near(random)), static_cast<float>(near(random)));
-    expect_division_exact(std::rint(static_cast<float>(near(random))),
-                          std::rint(static_cast<float>(near(random))));
+    expect_division_exact(std::rint(static_cast<float>(near(random))), std::rint(static_cast<float>(near(random))));
     expect_division_exact(near(random), near(random));
   }
   for (int i = 0; i < 2000; ++i) {
-    expect_division_exact(fw::float_of(static_cast<fw::u64>(random())),
-                          fw::float_of(static_cast<fw::u64>(random())));
+    expect_division_exact(fw::float_of(static_cast<fw::u64>(random())), fw::float_of(static_cast<fw::u64>(random())));
   }
   for (float a : kSpecial) {
     for (float b : kSpecial) expect_division_exact(a, b), expect_division_exact(double(a), double(b));
@@ -331,8 +322,8 @@ double value_of_bits(unsigned bits, int exponent_bits, int mantissa_bits) {
   const double sign = bits >> (exponent_bits + mantissa_bits) ? -1 : 1;
   const int e = bits >> mantissa_bits & ((1 << exponent_bits) - 1), m = bits & ((1 << mantissa_bits) - 1);
   if (e == (1 << exponent_bits) - 1) return m ? NAN : sign * kInfD;
-  return sign * (e ? std::ldexp(m + (1 << mantissa_bits), e - bias - mantissa_bits)
-                   : std::ldexp(m, 1 - bias - mantissa_bits));
+  return sign *
+         (e ? std::ldexp(m + (1 << mantissa_bits), e - bias - mantissa_bits) : std::ldexp(m, 1 - bias - mantissa_bits));
 }
 
 // Nearest value with so many mantissa bits, ties to even.
@@ -378,8 +369,7 @@ TEST(Convert, FloatToHalfAndBfloat16RoundsToNearestEven) {
 }
 
 TEST(Convert, CastsOfPyTorch) {
-  EXPECT_TRUE(fw::convert<bool>(static_cast<float>(NAN)) && fw::convert<bool>(0x1p-149f) &&
-              !fw::convert<bool>(-0.0f));
+  EXPECT_TRUE(fw::convert<bool>(static_cast<float>(NAN)) && fw::convert<bool>(0x1p-149f) && !fw::convert<bool>(-0.0f));
   EXPECT_TRUE(fw::convert<bool>(fw::half{1}) && !fw::convert<bool>(fw::bfloat16{0x8000}));
   EXPECT_EQ(fw::convert<fw::u8>(-1.5f), 255);
   EXPECT_EQ(fw::convert<fw::u8>(300.0), 44);
@@ -425,20 +415,16 @@ TEST(Kernels, EveryFloatLoopVectorises) {
   ASSERT_FALSE(prelude.empty() || math.empty()) << root;
 
   std::vector<std::string> names, loops;
-  const auto loop = [&](const std::string& name, const std::string& in, const std::string& out,
-                        const std::string& e) {
+  const auto loop = [&](const std::string& name, const std::string& in, const std::string& out, const std::string& e) {
     names.push_back(name);
-    loops.push_back(
-        "void loop" + std::to_string(loops.size()) + "(const " + in + "* __restrict x, const " + in +
-        "* __restrict y, " + out +
-        "* __restrict z, long n) {\n_Pragma(\"omp simd\") for (long i = 0; i < n; ++i) { z[i] = " + e +
-        "; (void)y; }\n}\n");
+    loops.push_back("void loop" + std::to_string(loops.size()) + "(const " + in + "* __restrict x, const " + in +
+                    "* __restrict y, " + out +
+                    "* __restrict z, long n) {\n_Pragma(\"omp simd\") for (long i = 0; i < n; ++i) { z[i] = " + e +
+                    "; (void)y; }\n}\n");
   };
   for (const Unary& u : kUnary) loop(u.name, "float", "float", "fw::" + std::string(u.name) + "(x[i])");
-  for (const char* f : {"neg", "sign", "square"})
-    loop(f, "float", "float", "fw::" + std::string(f) + "(x[i])");
-  for (const char* f :
-       {"add", "sub", "mul", "div", "maximum", "minimum", "pow", "fmod", "remainder", "floor_divide"}) {
+  for (const char* f : {"neg", "sign", "square"}) loop(f, "float", "float", "fw::" + std::string(f) + "(x[i])");
+  for (const char* f : {"add", "sub", "mul", "div", "maximum", "minimum", "pow", "fmod", "remainder", "floor_divide"}) {
     loop(f, "float", "float", "fw::" + std::string(f) + "(x[i], y[i])");
   }
   for (const char* f : {"lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or"}) {
@@ -471,8 +457,8 @@ TEST(Kernels, EveryFloatLoopVectorises) {
   std::stringstream stream(report);
   for (std::string line; std::getline(stream, line);) {
     const auto at = line.find("loops.cpp:");
-    const bool good = line.find("loop vectorized") != std::string::npos ||
-                      line.find("vectorized loop") != std::string::npos;
+    const bool good =
+        line.find("loop vectorized") != std::string::npos || line.find("vectorized loop") != std::string::npos;
     if (at != std::string::npos && good) vectorised.insert(std::atol(line.c_str() + at + 10));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {

@@ -49,7 +49,7 @@ TEST(Kinks, OfActivations) {
 
 TEST(Kinks, NaNPassesTheGradientAsInPyTorch) {
   EXPECT_EQ(unary("relu", {nan}), (Doubles{1}));
-  EXPECT_EQ(unary("clamp", {nan}, "{min = 0.0, max = 1.0}"), (Doubles{1}));
+  EXPECT_EQ(unary("clamp", {nan}, "{min = 0.0, max = 1.0}"), (Doubles{0}));
   EXPECT_EQ(binary("maximum", nan, 1), (Pair{{1}, {1}}));
 }
 

@@ -171,8 +171,7 @@ TEST_F(DamagedEntry, IsReplacedByTheNextPut) {
 
 TEST_F(DiskCacheTest, KeysAreNoPaths) {
   DiskCache cache(root);
-  for (const std::string& key :
-       {std::string("../../etc/passwd"), std::string(), key_a + "0", "G" + key_a.substr(1)}) {
+  for (const std::string& key : {std::string("../../etc/passwd"), std::string(), key_a + "0", "G" + key_a.substr(1)}) {
     cache.put(key, value);
     EXPECT_FALSE(cache.get(key));
   }
@@ -203,8 +202,7 @@ void expect_memory_only(const std::string& root, const std::string& reason) {
 int failures_as_exit_code() { return ::testing::Test::HasFailure() ? 1 : 0; }
 
 TEST_F(DiskCacheTest, NoHome) {
-  const ScopedVariable chosen("FUSEWRIGHT_CACHE_DIR", nullptr), xdg("XDG_CACHE_HOME", nullptr),
-      home("HOME", nullptr);
+  const ScopedVariable chosen("FUSEWRIGHT_CACHE_DIR", nullptr), xdg("XDG_CACHE_HOME", nullptr), home("HOME", nullptr);
   EXPECT_EQ(DiskCache::default_root(), "");
   expect_memory_only(DiskCache::default_root(), "set FUSEWRIGHT_CACHE_DIR");
 }

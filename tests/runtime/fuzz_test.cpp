@@ -35,7 +35,7 @@ class GraphFuzzer {
     for (Value v : graph_.inputs) {
       Sizes sizes;
       for (const Size& size : graph_.shape(v))
-        sizes.push_back(size.evaluate([&](const std::string& name) { return symbols.at(name); }));
+        sizes.push_back(std::max<int64_t>(0, size.evaluate([&](const std::string& name) { return symbols.at(name); })));
       result.push_back(random_array(dtype_, sizes, random_, -1.5, 1.5));
     }
     return result;
@@ -257,7 +257,10 @@ double number_from(const char* name, double otherwise) {
 bool possible(const Graph& graph, const std::vector<Array>& inputs) {
   SymbolBinder binder(graph);
   std::vector<Tensor> tensors;
-  for (const Array& array : inputs) tensors.push_back(to_tensor(array));
+  for (const Array& array : inputs) {
+    if (array.size() == 0) return false;
+    tensors.push_back(to_tensor(array));
+  }
   std::vector<int64_t> symbols = binder.bind(graph, tensors);
   for (const Node& node : graph.nodes) {
     int64_t count = 1;

@@ -115,8 +115,7 @@ TEST_F(NativeCompilerTest, LibraryIsIndependentOfTheCacheFile) {
   DiskCache cache(root);
   NativeCompiler compiler(cache);
   const auto library = compiler.compile({kernel(5)})[0];
-  for (const auto& file : fs::directory_iterator(root))
-    write_text(file.path().string(), std::string(50000, 'x'));
+  for (const auto& file : fs::directory_iterator(root)) write_text(file.path().string(), std::string(50000, 'x'));
   EXPECT_EQ(answer_of(library), 5);
   const std::string maps = read_text("/proc/self/maps");
   EXPECT_EQ(maps.find(root), std::string::npos);
@@ -129,8 +128,7 @@ TEST_F(NativeCompilerTest, FunctionsOfLibmAndLibgccAreLinkedWhereUsed) {
   NativeCompiler compiler(cache);
   const auto names_libm = [&](const std::string& source) {
     const auto bytes = cache.get(compiler.key_of(source).hex()).value();
-    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).find("libm.so") !=
-           std::string::npos;
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()).find("libm.so") != std::string::npos;
   };
   const std::string source =
       "extern \"C\" double lgamma(double);\n"
@@ -140,8 +138,7 @@ TEST_F(NativeCompilerTest, FunctionsOfLibmAndLibgccAreLinkedWhereUsed) {
       "  return (((unsigned __int128)a << 64) / b) >> 32; }\n";
   const auto library = compiler.compile({source, kernel(1)})[0];
   EXPECT_DOUBLE_EQ(reinterpret_cast<double (*)(double)>(library->symbol("f"))(1.0), 0.0);
-  EXPECT_EQ(reinterpret_cast<unsigned long (*)(unsigned long, unsigned long)>(library->symbol("g"))(3, 1),
-            3ul << 32);
+  EXPECT_EQ(reinterpret_cast<unsigned long (*)(unsigned long, unsigned long)>(library->symbol("g"))(3, 1), 3ul << 32);
   EXPECT_TRUE(names_libm(source));
   EXPECT_FALSE(names_libm(kernel(1)));
 }
@@ -339,8 +336,7 @@ TEST_F(NativeCompilerTest, NoPlaceToBuildIsAClearErrorAndNotForGood) {
   {
     const ScopedVariable nowhere("TMPDIR", directory / "nowhere");
     EXPECT_FALSE(compiler.available(&why_not));
-    EXPECT_NE(why_not.find("cannot create a build directory in '" + directory.path() + "/nowhere'"),
-              std::string::npos)
+    EXPECT_NE(why_not.find("cannot create a build directory in '" + directory.path() + "/nowhere'"), std::string::npos)
         << why_not;
     EXPECT_NE(why_not.find("set TMPDIR"), std::string::npos) << why_not;
   }
@@ -365,8 +361,8 @@ TEST_F(NativeCompilerTest, NoPlaceToBuildIsAClearErrorAndNotForGood) {
 TEST(KernelKey, EachPartCounts) {
   const KernelKey base{"source", "flags", "compiler", "cpu", "salt", "version"};
   EXPECT_EQ(base.hex(), KernelKey(base).hex());
-  for (std::string KernelKey::*part : {&KernelKey::source, &KernelKey::flags, &KernelKey::compiler,
-                                       &KernelKey::cpu, &KernelKey::salt, &KernelKey::version}) {
+  for (std::string KernelKey::*part : {&KernelKey::source, &KernelKey::flags, &KernelKey::compiler, &KernelKey::cpu,
+                                       &KernelKey::salt, &KernelKey::version}) {
     KernelKey changed = base;
     (changed.*part) += "x";
     EXPECT_NE(changed.hex(), base.hex());
@@ -425,8 +421,7 @@ TEST_F(NativeCompilerTest, NoCompilerFound) {
   NativeCompiler compiler(cache);
   std::string why_not;
   EXPECT_FALSE(compiler.available(&why_not));
-  EXPECT_NE(why_not.find("no usable C++ compiler; install g++ or set FUSEWRIGHT_CXX"), std::string::npos)
-      << why_not;
+  EXPECT_NE(why_not.find("no usable C++ compiler; install g++ or set FUSEWRIGHT_CXX"), std::string::npos) << why_not;
   EXPECT_NE(why_not.find("g++: not found"), std::string::npos) << why_not;
   EXPECT_THROW(compiler.compile({kernel(1)}), CompileError);
 }
@@ -472,10 +467,8 @@ TEST_F(NativeCompilerTest, UnknownFlagsAreLeftOut) {
 
 TEST_F(NativeCompilerTest, CompilerKilledOrSilent) {
   const std::string path = directory / "dying";
-  for (const auto& [script, expected] :
-       {std::pair{"kill -9 $$", "signal 9"}, std::pair{"exit 0", "left no library"}}) {
-    write_text(path, std::string("#!/bin/sh\ncase \"$*\" in *--version*) exec g++ --version;; esac\n") +
-                         script + "\n");
+  for (const auto& [script, expected] : {std::pair{"kill -9 $$", "signal 9"}, std::pair{"exit 0", "left no library"}}) {
+    write_text(path, std::string("#!/bin/sh\ncase \"$*\" in *--version*) exec g++ --version;; esac\n") + script + "\n");
     chmod(path.c_str(), 0700);
     const ScopedVariable cxx("FUSEWRIGHT_CXX", path);
     DiskCache cache(root);

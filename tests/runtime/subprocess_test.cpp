@@ -41,8 +41,7 @@ TEST(Subprocess, SignalIsReported) {
 }
 
 TEST(Subprocess, MissingProgram) {
-  EXPECT_EQ(run_subprocess({"no-such-program"}).error,
-            "program 'no-such-program' was not found or is not executable");
+  EXPECT_EQ(run_subprocess({"no-such-program"}).error, "program 'no-such-program' was not found or is not executable");
   EXPECT_FALSE(run_subprocess({"/no/such/program"}).error.empty());
   EXPECT_FALSE(run_subprocess({"/tmp"}).error.empty());
   EXPECT_FALSE(run_subprocess({}).error.empty());
@@ -112,14 +111,13 @@ TEST(Subprocess, SignalsAreTheDefaults) {
 }
 
 TEST(Subprocess, HostWithoutStandardStreams) {
-  EXPECT_EQ(
-      run_in_child([] {
-        for (int fd : {0, 1, 2}) close(fd);
-        SubprocessOptions options;
-        options.stdin_text = "in";
-        return run_subprocess({"cat"}, options).output == "in" && run_shell("echo a").output == "a\n" ? 0 : 1;
-      }),
-      0);
+  EXPECT_EQ(run_in_child([] {
+              for (int fd : {0, 1, 2}) close(fd);
+              SubprocessOptions options;
+              options.stdin_text = "in";
+              return run_subprocess({"cat"}, options).output == "in" && run_shell("echo a").output == "a\n" ? 0 : 1;
+            }),
+            0);
 }
 
 // The kernel throws exit codes away in such a host: a clear failure, no false success and no hang.
@@ -127,8 +125,7 @@ TEST(Subprocess, HostThatIgnoresItsChildren) {
   EXPECT_EQ(run_in_child([] {
               signal(SIGCHLD, SIG_IGN);
               const SubprocessResult result = run_shell("echo hello; exit 0");
-              return !result.ok() && result.output == "hello\n" &&
-                     result.error.find("SIGCHLD") != std::string::npos;
+              return !result.ok() && result.output == "hello\n" && result.error.find("SIGCHLD") != std::string::npos;
             }),
             1);
 }
