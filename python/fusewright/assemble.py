@@ -210,8 +210,10 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
             try:
                 return run(handle, tensors, scalars)
             except _core.Unavailable as error:
-                on_unavailable(region, str(error))
-                original = _original(region, normal, plan)
+                on_unavailable(region, reasons.UNAVAILABLE, str(error))
+            except _core.Error as error:  # something that import did not foresee: too many dimensions
+                on_unavailable(region, reasons.REJECTED, str(error))
+            original = _original(region, normal, plan)
         count("fallback_calls")
         return original.forward(*tensors, *scalars)
 

@@ -138,8 +138,8 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     if not session.record:
         count("regions", len(regions))
 
-    def on_unavailable(region: Region, detail: str) -> None:
-        session.report(Fallback(f"region {region.name}", "", "", reasons.UNAVAILABLE, "", detail))
+    def on_unavailable(region: Region, reason: str, detail: str) -> None:
+        session.report(Fallback(f"region {region.name}", "", "", reason, "", detail))
 
     fused = assemble(normal, plan, regions, on_unavailable).forward
     state = autocast.current()

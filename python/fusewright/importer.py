@@ -97,6 +97,7 @@ def _promoted(a: tuple, b: tuple) -> torch.dtype:
 
 _FRAME = re.compile(r'^\s*File "(?P<file>.*)", line (?P<line>\d+), in .*$')
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_OWN = os.path.dirname(__file__) + os.sep
 
 
 def source_of(node: fx.Node) -> str:
@@ -108,10 +109,10 @@ def source_of(node: fx.Node) -> str:
         if not match:
             continue
         text = lines[number + 1].strip() if number + 1 < len(lines) and not _FRAME.match(lines[number + 1]) else ""
-        entry = f"{os.path.basename(match['file'])}:{match['line']}: {text}"
-        inside = match["file"].startswith(_TORCH) or match["file"].startswith(os.path.dirname(__file__) + os.sep)
-        if not inside or not found:
-            found = entry
+        if match["file"].startswith(_OWN):
+            continue
+        if not match["file"].startswith(_TORCH) or not found:
+            found = f"{os.path.basename(match['file'])}:{match['line']}: {text}"
     return found
 
 

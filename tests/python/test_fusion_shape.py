@@ -83,7 +83,9 @@ def test_bytes(name):
     small = 16 * sum(p.nbytes for p in model.parameters())
     [forward] = [k for k in found.kernels if k.phase == "forward"]
     assert seen["product"] <= forward.bytes_read < seen["product"] + small
-    assert seen["result"] <= forward.bytes_written < 1.25 * seen["result"] + small  # a pool keeps its indices, one byte each
+    assert (
+        seen["result"] <= forward.bytes_written < 1.25 * seen["result"] + small
+    )  # a pool keeps its indices, one byte each
 
 
 @pytest.mark.parametrize("name", showcase.NAMES)

@@ -47,7 +47,9 @@ def test_training_beside_eager(name):
     cancelled = "linear.bias" if name == BATCH_NORM else None
     for key, value in fused.state_dict().items():
         if key != cancelled and "running_mean" not in key:
-            torch.testing.assert_close(value, eager.state_dict()[key], rtol=1e-3, atol=1e-3, msg=lambda m, k=key: f"{k}: {m}")
+            torch.testing.assert_close(
+                value, eager.state_dict()[key], rtol=1e-3, atol=1e-3, msg=lambda m, k=key: f"{k}: {m}"
+            )
             assert not torch.equal(value, start[key]), f"{key} was not trained"
 
 

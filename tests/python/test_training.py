@@ -60,7 +60,9 @@ def test_a_second_derivative_refuses():
     eager = torch.autograd.grad(chain(x, w).sum(), x)[0]
     torch.testing.assert_close(first.detach(), eager)
     assert first.requires_grad and dw.requires_grad, "a detached gradient would train silently wrong"
-    with pytest.raises(RuntimeError, match="second derivatives of a fused region are not supported.*fusewright.restore"):
+    with pytest.raises(
+        RuntimeError, match="second derivatives of a fused region are not supported.*fusewright.restore"
+    ):
         first.square().sum().backward()
     # A penalty on the gradient inside a larger loss.
     y = optimize(chain, strict=True)(x, w)
@@ -280,7 +282,11 @@ def test_shared_parameters():
 
 def test_load_state_dict_is_seen():
     name = showcase.BATCH_NORM
-    model, other, x = optimize(showcase.make(name).eval(), strict=True), showcase.make(name).eval(), showcase.inputs(name)
+    model, other, x = (
+        optimize(showcase.make(name).eval(), strict=True),
+        showcase.make(name).eval(),
+        showcase.inputs(name),
+    )
     before = model(x)
     model.load_state_dict(other.state_dict())
     torch.testing.assert_close(model(x), other(x))
