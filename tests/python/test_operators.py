@@ -18,7 +18,6 @@ from fusewright.capture import capture
 
 pytestmark = pytest.mark.real_core
 
-FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 OPERATIONS = {name: kind for name, kind, _ in _core.operations()} if hasattr(_core, "operations") else {}
 
 
@@ -198,7 +197,8 @@ def test_operation(name):
     assert PRINTED.get(name, f"= {name}(") in text, text
 
 
-@pytest.mark.parametrize("dtype", FLOATS[1:], ids=str)
+# Float16 differs in its rounding only, which test_numerics holds to every pattern.
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("inputs", [positive, anything], ids=lambda f: f.__name__)
 def test_unary_in_other_dtypes(inputs, dtype):
     group = {name: fn for name, (fn, made) in UNARY.items() if made is inputs}
