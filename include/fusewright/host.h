@@ -33,6 +33,12 @@ class Host {
   virtual void named(const std::string&, const std::function<void()>& work) { work(); }
   // The result of a contraction; its strides are the library's choice.
   virtual Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) = 0;
+  // Where tensors live and kernels run. -1: the CPU, else the index of a GPU, with the stream that kernels are put on.
+  virtual int device() const { return -1; }
+  virtual void* stream() { return nullptr; }
+  // `to` has memory and the sizes of `from`; both may have any strides.
+  virtual void copy(const Tensor& from, Tensor& to);
+  virtual void clear(Tensor& tensor);  // all elements are 0
 };
 
 Host& plain_host();

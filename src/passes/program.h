@@ -10,6 +10,8 @@ namespace fusewright {
 
 struct Options {
   std::set<std::string> disabled_rewrites;  // names of rules (passes/rewrite.cpp); FUSEWRIGHT_DISABLE adds to it
+  bool cuda = false;                        // kernels for a GPU,
+  int device = 0;                           // and for the architecture of this one: cuda::device(index)
 };
 
 // What the passes work on: one region, on its way from the captured graph to groups of operations.

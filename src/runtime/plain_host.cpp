@@ -1,4 +1,5 @@
 // The host of a program without PyTorch: our thread pool, plain memory, contractions as loops that are easy to believe.
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -173,6 +174,22 @@ class PlainHost : public Host {
 };
 
 }  // namespace
+
+void Host::copy(const Tensor& from, Tensor& to) {
+  int64_t bytes = size_of(from.dtype);
+  Index index{};
+  over(from.sizes.data(), from.rank, index, [&] {
+    std::copy_n(static_cast<const char*>(from.data) + offset_of(from, index) * bytes, bytes,
+                static_cast<char*>(to.data) + offset_of(to, index) * bytes);
+  });
+}
+
+void Host::clear(Tensor& tensor) {
+  int64_t bytes = size_of(tensor.dtype);
+  Index index{};
+  over(tensor.sizes.data(), tensor.rank, index,
+       [&] { std::fill_n(static_cast<char*>(tensor.data) + offset_of(tensor, index) * bytes, bytes, char{0}); });
+}
 
 Host& plain_host() {
   static PlainHost host;
