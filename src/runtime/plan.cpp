@@ -134,14 +134,13 @@ Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder
 
   // Memory goes back after its last reader.
   std::vector<int> last(graph_.nodes.size(), -1);
-  auto base = [&](Value v) {
-    while (graph_[v].kind() == Kind::movement) v = graph_[v].operands[0];
-    return v;
+  // A view holds the memory of what it is a view of, and so does every view between them.
+  auto mark = [&](Value v, int step) {
+    last[static_cast<size_t>(v)] = step;
+    while (graph_[v].kind() == Kind::movement) last[static_cast<size_t>(v = graph_[v].operands[0])] = step;
   };
   for (size_t s = 0; s < steps_.size(); ++s) {
-    auto use = [&](Value v) {
-      last[static_cast<size_t>(v)] = last[static_cast<size_t>(base(v))] = static_cast<int>(s);
-    };
+    auto use = [&](Value v) { mark(v, static_cast<int>(s)); };
     if (steps_[s].library) {
       use(steps_[s].call);
       for (Value v : graph_[steps_[s].call].operands) use(v);
@@ -149,9 +148,7 @@ Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder
       for (const auto& operand : kernels_[steps_[s].kernel].operands) use(operand.value);
     }
   }
-  for (const Output& output : graph_.outputs)
-    last[static_cast<size_t>(output.value)] = last[static_cast<size_t>(base(output.value))] = -1;
-  for (Value v : graph_.inputs) last[static_cast<size_t>(v)] = -1;
+  for (const Output& output : graph_.outputs) mark(output.value, -1);
   for (size_t v = 0; v < last.size(); ++v)
     if (last[v] >= 0) steps_[static_cast<size_t>(last[v])].release.push_back(static_cast<Value>(v));
 }
@@ -234,27 +231,30 @@ struct Plan::Run {
   }
 };
 
-std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, const std::vector<double>& scalars) const {
+std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const {
   Run run{*this, host, {}, std::vector<Tensor>(graph_.nodes.size())};
   size_t tensor_at = 0, scalar_count = 0;
   for (Value v : graph_.inputs) scalar_count += graph_[v].op == Op::scalar_input;
   require(inputs.size() == graph_.inputs.size() - scalar_count, graph_.inputs.size() - scalar_count,
           " tensors are needed, not ", inputs.size());
   require(scalars.size() == scalar_count, scalar_count, " scalars are needed, not ", scalars.size());
-  std::vector<Tensor> in_order;  // scalar inputs hold a place without sizes
+  std::vector<Tensor> sizes;  // of all inputs; scalar inputs hold a place without any
+  std::vector<const void*> memory;
   for (Value v : graph_.inputs) {
     if (graph_[v].op == Op::scalar_input) {
-      in_order.emplace_back();
+      sizes.emplace_back();
       continue;
     }
-    const Tensor& tensor = inputs[tensor_at++];
+    Tensor& tensor = inputs[tensor_at++];
     require(tensor.dtype == graph_.dtype(v) && tensor.rank == graph_.type(v).rank(), "input '", graph_[v].text("name"),
             "': ", name_of(graph_.dtype(v)), str(graph_.shape(v)), " is needed, not ", name_of(tensor.dtype),
             " of rank ", tensor.rank);
-    in_order.push_back(tensor);
-    run.values[static_cast<size_t>(v)] = tensor;
+    memory.push_back(tensor.data);
+    sizes.push_back(tensor);
+    sizes.back().owner = nullptr;
+    run.values[static_cast<size_t>(v)] = std::move(tensor);
   }
-  run.symbols = binder_.bind(graph_, in_order);
+  run.symbols = binder_.bind(graph_, sizes);
   for (const Step& step : steps_) {
     if (step.library) {
       std::vector<Tensor> operands;
@@ -283,7 +283,7 @@ std::vector<Tensor> Plan::run(Host& host, const std::vector<Tensor>& inputs, con
     // Nor does a result (a gradient may) lie in the memory of an input.
     bool borrowed = false;
     if (output.name.rfind("dL_d", 0) != 0)
-      for (const Tensor& input : inputs) borrowed |= input.data == results.back().data;
+      borrowed = std::find(memory.begin(), memory.end(), results.back().data) != memory.end();
     if (borrowed || (order_matters && !lies_in(results.back(), output.order)))
       results.back() = copied(host, results.back(), output.order);
   }

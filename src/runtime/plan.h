@@ -24,7 +24,8 @@ class Plan {
   void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
 
   // Throws Error before anything is computed when an input does not fit. Scalar inputs stand in `scalars`, in order.
-  std::vector<Tensor> run(Host& host, const std::vector<Tensor>& inputs, const std::vector<double>& scalars) const;
+  // An input that nobody else holds is released after its last use, too.
+  std::vector<Tensor> run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const;
 
   const Graph& graph() const { return graph_; }
 

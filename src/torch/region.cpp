@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -200,6 +201,11 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     std::shared_ptr<const Executable> executable;
     std::vector<double> scalars;
     std::vector<std::vector<int64_t>> output_sizes;  // of results whose gradient may arrive undefined
+
+    // Kept here and not by ctx, which holds on to all of it while the backward runs: each saved tensor goes when the
+    // plan has read it, as in eager, where every operator lets go of its own.
+    std::vector<torch::autograd::SavedVariable> saved;
+    bool used = false;
   };
 
   static variable_list forward(AutogradContext* ctx, at::TensorList inputs, const c10::intrusive_ptr<Call>& call) {
@@ -210,16 +216,15 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       RECORD_FUNCTION(call->region->name(), c10::ArrayRef<const c10::IValue>{});
       results = unwrap_all(call->executable->forward().run(host, wrap_all(inputs), call->scalars));
     }
-    variable_list saved;
     for (const Program::Saved& s : program.saved) {
       if (!s.is_input) {
-        saved.push_back(results[static_cast<size_t>(s.index)]);
+        // Detached (same memory, same version counter): a result will point at this node, which would keep itself alive.
+        call->saved.emplace_back(results[static_cast<size_t>(s.index)].detach(), false);
       } else if (int i = tensor_index(program.forward, s.index); i >= 0) {
         const at::Tensor& input = inputs[static_cast<size_t>(i)];
-        saved.push_back(s.sizes_only ? sizes_of_input(input) : input);
+        call->saved.emplace_back(s.sizes_only ? sizes_of_input(input) : input, false);
       }
     }
-    ctx->save_for_backward(saved);
     ctx->set_materialize_grads(false);
     results.resize(program.user_outputs);
     for (int output : program.gradient_of_output)
@@ -237,9 +242,9 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     auto capsule = ctx->saved_data["call"].toCapsule();
-    const Call& call = static_cast<const Call&>(*capsule);
+    Call& call = static_cast<Call&>(*capsule);
     const Program& program = call.executable->program();
-    std::vector<Tensor> inputs = wrap_all(ctx->get_saved_variables());  // checks versions
+    std::vector<Tensor> inputs = take_saved(call);
     variable_list result(static_cast<size_t>(tensor_count(program.forward)) + 1);
     bool differentiable_again = at::GradMode::is_enabled();
     {
@@ -252,7 +257,8 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
         const at::Tensor& g = gradients[static_cast<size_t>(program.gradient_of_output[i])];
         inputs.push_back(g.defined() ? wrap(g) : zeros_of(call.output_sizes[i], graph.dtype(graph.inputs[first + i])));
       }
-      std::vector<Tensor> outputs = call.executable->backward().run(host, inputs, saved_scalars(program, call.scalars));
+      std::vector<Tensor> outputs =
+          call.executable->backward().run(host, std::move(inputs), saved_scalars(program, call.scalars));
       for (size_t i = 0; i < outputs.size(); ++i)
         result[static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]))] = unwrap(outputs[i]);
     }
@@ -261,6 +267,18 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 
  private:
+  // Checks versions. Only a backward that keeps the graph may come again.
+  static std::vector<Tensor> take_saved(Call& call) {
+    TORCH_CHECK(!call.used, torch::autograd::ERR_BACKWARD_TWICE);
+    std::vector<Tensor> tensors;
+    for (const auto& saved : call.saved) tensors.push_back(wrap(saved.unpack()));
+    if (!torch::autograd::get_current_graph_task_keep_graph()) {
+      call.saved.clear();
+      call.used = true;
+    }
+    return tensors;
+  }
+
   // One element with the input's sizes: neither its memory nor its version is held.
   static at::Tensor sizes_of_input(const at::Tensor& input) {
     Below below;
