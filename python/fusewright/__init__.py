@@ -8,7 +8,7 @@ from importlib import metadata as _metadata
 
 import torch
 
-from . import _core, log
+from . import _core, devices, log
 from .errors import FusewrightError, UnsupportedError
 from .explain import Explanation, explain
 from .optimize import is_optimized, optimize, restore
@@ -33,4 +33,5 @@ except _metadata.PackageNotFoundError:  # run from a build directory
 
 log.configure()
 _core.set_log_sink(log.core_sink)
+_core.add_library_directories(devices.library_directories())
 _core.set_key_salt(f"torch {torch.__version__}")  # part of the key of every cached kernel

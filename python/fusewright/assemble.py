@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import fx
 
-from . import _core, reasons
+from . import _core, devices, reasons
 from .errors import Decline
 from .importer import Imported, RegionImporter
 from .normalize import Normalized, is_functional_batch_norm, is_marker
@@ -49,7 +49,8 @@ def import_regions(normal: Normalized, plan: Partition, name: str) -> list[Regio
         try:
             imported = importer.finish(outputs)
             region_name = f"{name}_{number}"
-            regions.append(Region(region_name, imported, _core.Region(imported.graph, region_name), members))
+            compiled = _core.Region(imported.graph, region_name, devices.gpu_index(imported.device))
+            regions.append(Region(region_name, imported, compiled, members))
         except Decline as error:
             raise Blamed(importer.first_with_unbound_size(members), error) from None
         except _core.Error as error:

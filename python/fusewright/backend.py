@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from . import autocast, reasons
+from . import autocast, devices, reasons
 from .assemble import Blamed, Region, assemble, import_regions
 from .errors import Decline, UnsupportedError, describe
 from .importer import source_of
@@ -116,6 +116,7 @@ def compile_graph(gm: fx.GraphModule, session: Session) -> Callable:
 
 
 def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable:
+    _check_devices(gm)
     normal = normalize(gm)
     name = session.next_name()
     refused_before: dict[fx.Node, Decline] = {}
@@ -144,6 +145,14 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     fused = assemble(normal, plan, regions, on_unavailable).forward
     state = autocast.current()
     return _for_autocast(state, fused, _as_it_was(gm)) if state.enabled else fused
+
+
+def _check_devices(gm: fx.GraphModule) -> None:
+    """Without what a GPU needs, one line says so for the whole graph, and not one for each operator."""
+    for node in gm.graph.nodes:
+        example = node.meta.get("example_value")
+        if isinstance(example, torch.Tensor) and example.device.type == "cuda":
+            devices.check(example.device)
 
 
 def _wanted_gradients(gm: fx.GraphModule, graph: fx.Graph, regions: list[Region]) -> list[list[bool]]:

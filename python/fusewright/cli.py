@@ -14,6 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     run = commands.add_parser("run", help="take models through everything: check, explain, time, train")
     files = "files with Model, get_inputs and get_init_inputs; without any, the showcase"
     run.add_argument("models", nargs="*", type=Path, help=files)
+    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="a GPU if there is one")
     run.add_argument("--scale", choices=("auto", "small", "full"), default="auto", help="sizes of the showcase")
     run.add_argument("--seconds", type=float, default=2.0, help="time spent on each timing")
     run.add_argument("--seed", type=int, default=0)
@@ -26,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     return tour.main(
         options.models,
         scale=options.scale,
+        device=options.device,
         seed=options.seed,
         seconds=options.seconds,
         with_compile=not options.no_compile,

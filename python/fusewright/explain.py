@@ -121,7 +121,9 @@ def _unchanged(model):
     python_state, numpy = random.getstate(), sys.modules.get("numpy")
     numpy_state = numpy.random.get_state() if numpy else None
     try:
-        with torch.random.fork_rng():
+        # Named, so that no GPU is woken that nobody uses.
+        gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+        with torch.random.fork_rng(devices=gpus):
             yield
     finally:
         random.setstate(python_state)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 
-from . import _core, autocast, reasons
+from . import _core, autocast, devices, reasons
 from .errors import Decline
 from .operators import TABLE, Row
 from .sizes import size_hint, size_text, symbol_hints, symbols_of
@@ -50,6 +50,7 @@ class Imported(NamedTuple):
     inputs: list[fx.Node]
     scalars: list[fx.Node]
     outputs: list[fx.Node]
+    device: torch.device
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -79,8 +80,7 @@ def check_tensor(value) -> None:
         raise Decline(reasons.UNSUPPORTED_OPERATOR, f"a value of type {type(value).__name__}")
     if value.layout is not torch.strided or value.is_quantized or value.is_nested:
         raise Decline(reasons.UNSUPPORTED_LAYOUT, str(value.layout))
-    if value.device.type != "cpu":
-        raise Decline(reasons.DEVICE, str(value.device))
+    devices.check(value.device)
     dtype_name(value.dtype)
 
 
@@ -253,13 +253,14 @@ class RegionImporter:
         self._bound_symbols: set[str] = set()
         self._used_symbols: set[str] = set()
         self._state_of = state_of
+        self.device: torch.device | None = None  # of all its tensors
 
     def input(self, node: fx.Node) -> Operand:
         """The node as an input of the region."""
         if node in self._values:
             return self._values[node]
         tensor = node.meta["val"]
-        check_tensor(tensor)
+        self._check(tensor)
         dims = [size_text(s, self.names) for s in tensor.shape]
         self._bound_symbols.update(dim for dim in dims if isinstance(dim, str) and dim.isidentifier())
         hints = [size_hint(s) for s in tensor.shape]
@@ -267,6 +268,14 @@ class RegionImporter:
         self.inputs.append(node)
         self._values[node] = Operand(value, tensor.dtype, tuple(tensor.shape))
         return self._values[node]
+
+    def _check(self, tensor) -> None:
+        """A region is on one device. That keeps out copies between devices, and the 0-d tensors on the CPU that eager
+        takes beside tensors on a GPU."""
+        check_tensor(tensor)
+        self.device = self.device or tensor.device
+        if tensor.device != self.device:
+            raise Decline(reasons.DEVICE, f"{tensor.device} beside {self.device}")
 
     def declare_symbols(self, node: fx.Node) -> None:
         """Give the core the values of all symbols that the node's operands have in their sizes."""
@@ -295,7 +304,7 @@ class RegionImporter:
         result = node.meta["val"]
         several = isinstance(result, (tuple, list))
         if not several:
-            check_tensor(result)
+            self._check(result)
         context = Context(self, node, row, None if several else result)
         bound = bound_arguments(node)
         self._check_ignored(node, row, bound)
@@ -308,7 +317,7 @@ class RegionImporter:
         if thunk is None:
             raise Decline(reasons.UNSUPPORTED_ATTRIBUTE, f"result {node.args[1]} is read")
         context._result = node.meta["val"]
-        check_tensor(context._result)
+        self._check(context._result)
         return self._finished(context, thunk())
 
     def _finished(self, context: Context, operand: Operand) -> Operand:
@@ -330,7 +339,7 @@ class RegionImporter:
                 return Dynamic(value, example)
             if isinstance(example, torch.Tensor):
                 operand = self._values.get(value) or self.input(value)
-                wanted = autocast.cast_of(self._state_of(node), node.target, operand.dtype)
+                wanted = autocast.cast_of(self._state_of(node), node.target, operand.dtype, example.device.type)
                 return context.cast(operand, wanted)
             raise Decline(reasons.UNSUPPORTED_ATTRIBUTE, f"an argument of type {type(example).__name__}")
         if isinstance(value, (list, tuple)):
@@ -356,7 +365,7 @@ class RegionImporter:
         unbound = self._used_symbols - self._bound_symbols
         if unbound:
             raise Decline(reasons.DYNAMIC_SHAPE, f"{', '.join(sorted(unbound))} is no size of an input")
-        return Imported(self.builder.finish(), self.inputs, self.scalars, list(outputs))
+        return Imported(self.builder.finish(), self.inputs, self.scalars, list(outputs), self.device)
 
     def first_with_unbound_size(self, members: list[fx.Node]) -> fx.Node:
         """The member to leave out when `finish` has declined."""

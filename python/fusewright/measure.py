@@ -3,6 +3,9 @@
 Candidates are timed in one process, in turns, on inputs drawn afresh for every round: whatever slows the
 machine down for a while slows all of them down. What is reported is the median over the rounds with its
 quartiles, and a speed-up is the median of the ratios within each round.
+
+On a GPU a sample is the time between two events around one call, on a cache that holds nothing of the inputs, with
+the host far enough ahead that the device never waits for it: host time is measured apart (`host_seconds`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-SHORTEST_SAMPLE = 2e-3  # seconds; a shorter call is repeated within its sample
+SHORTEST_SAMPLE = 2e-3  # seconds; a shorter call is repeated within its sample (not on a GPU)
+FLUSH_BYTES = 256 * 2**20  # more than any L2 cache holds
+CYCLES_PER_SECOND = 2e9  # of torch.cuda._sleep, roughly
 
 
 @dataclass(frozen=True)
@@ -59,12 +64,7 @@ def interleaved(
     """
     names = list(candidates)
     inputs = fresh()
-    repeats = {}
-    for name in names:
-        candidates[name](*inputs)  # compiles, fills caches
-        estimate = _sample(candidates[name], inputs, 1)
-        repeats[name] = max(1, math.ceil(SHORTEST_SAMPLE / max(estimate, 1e-7)))
-
+    samplers = {name: _sampler(candidates[name], inputs) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
     fewest, most = rounds
     end = time.perf_counter() + seconds
@@ -74,29 +74,61 @@ def interleaved(
         inputs = fresh()
         start = turn % len(names)
         for name in names[start:] + names[:start]:
-            samples[name].append(_sample(candidates[name], inputs, repeats[name]))
+            samples[name].append(samplers[name](inputs))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
-def _sample(candidate: Callable[..., object], inputs: Sequence[torch.Tensor], repeats: int) -> float:
-    if any(tensor.is_cuda for tensor in inputs):
-        return _cuda_sample(candidate, inputs, repeats)
+def _sampler(candidate: Callable[..., object], inputs: Sequence[torch.Tensor]) -> Callable[..., float]:
+    """A function of the inputs that gives the seconds of one call. The candidate is called here, to warm up."""
+    candidate(*inputs)  # compiles, fills caches
+    gpu = next((tensor.device for tensor in inputs if tensor.is_cuda), None)
+    if gpu is not None:
+        ahead = host_seconds(candidate, inputs)
+        return lambda arguments: device_seconds(lambda: candidate(*arguments), gpu, ahead)
+    estimate = _wall_seconds(candidate, inputs, 1)
+    repeats = max(1, math.ceil(SHORTEST_SAMPLE / max(estimate, 1e-7)))
+    return lambda arguments: _wall_seconds(candidate, arguments, repeats)
+
+
+def _wall_seconds(candidate: Callable[..., object], inputs: Sequence[torch.Tensor], repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
         candidate(*inputs)
     return (time.perf_counter() - start) / repeats
 
 
-def _cuda_sample(candidate: Callable[..., object], inputs: Sequence[torch.Tensor], repeats: int) -> float:
-    # Writing more than the L2 cache holds leaves nothing of the inputs in it.
-    torch.empty(256 * 2**20, dtype=torch.uint8, device=inputs[0].device).zero_()
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    start.record()
-    for _ in range(repeats):
-        candidate(*inputs)
-    end.record()
-    end.synchronize()
-    return start.elapsed_time(end) * 1e-3 / repeats
+def host_seconds(candidate: Callable[..., object], inputs: Sequence[torch.Tensor], calls: int = 5) -> float:
+    """What a call costs the host: the median time until it returns, while the device is not waited for."""
+    samples = []
+    for _ in range(calls):
+        synchronize(inputs)
+        samples.append(_wall_seconds(candidate, inputs, 1))
+    synchronize(inputs)
+    return statistics.median(samples)
+
+
+_flush_buffers: dict[torch.device, torch.Tensor] = {}
+
+
+def device_seconds(call: Callable[[], object], device: torch.device, ahead: float) -> float:
+    """Seconds that the device works on a call that the host takes about `ahead` seconds to hand over."""
+    if device not in _flush_buffers:
+        _flush_buffers[device] = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+    with torch.cuda.device(device):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(int((1.5 * ahead + 50e-6) * CYCLES_PER_SECOND))
+        _flush_buffers[device].fill_(1)
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+    return start.elapsed_time(end) * 1e-3
+
+
+def synchronize(tensors: Sequence[torch.Tensor]) -> None:
+    """Wait for the devices of the tensors."""
+    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.synchronize(device)
 
 
 def training_step(model: nn.Module) -> Callable[..., torch.Tensor]:

@@ -192,7 +192,7 @@ class _AutocastInterpreter(fx.Interpreter):
 
 def _state_inside(marker: fx.Node, outside: autocast.State) -> autocast.State:
     device, dtype, enabled = marker.args[:3]
-    return autocast.State(bool(enabled), dtype or torch.get_autocast_dtype("cpu")) if device == "cpu" else outside
+    return autocast.inside(outside, device, dtype, bool(enabled))
 
 
 def autocast_states(graph: fx.Graph) -> dict[fx.Node, autocast.State]:

@@ -46,6 +46,7 @@ class _Group:
     """A node, or a region in the making, with the groups it reads from (through views, which anybody can repeat)."""
 
     segment: int  # number of markers before it
+    device: torch.device | None
     first: int  # positions of its first and last node
     last: int
     sources: set[_Group] = field(default_factory=set)
@@ -77,7 +78,9 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
         if role == PASSIVE:
             passive.add(node)
         bases = _bases(node, passive)
-        groups[node] = group = _Group(segment, position, position, {groups[base].root() for base in bases})
+        groups[node] = group = _Group(
+            segment, _device(node), position, position, {groups[base].root() for base in bases}
+        )
         if role not in (None, PASSIVE):
             group.members.append(node)
             for base in bases:
@@ -102,8 +105,9 @@ def _bases(node: fx.Node, passive: set[fx.Node]) -> list[fx.Node]:
 
 
 def _merge(a: _Group, b: _Group) -> None:
-    """Join two groups, unless one is not fused, a marker lies between them, or something outside does."""
-    if a is b or not a.members or not b.members or a.segment != b.segment:
+    """Join two groups, unless one is not fused, they are on two devices, a marker lies between them, or something
+    outside does."""
+    if a is b or not a.members or not b.members or (a.segment, a.device) != (b.segment, b.device):
         return
     if _reads_around(a, b) or _reads_around(b, a):
         return
@@ -136,7 +140,7 @@ def _role(node: fx.Node, state, refused_before: dict, refused: list[Refused]) ->
     try:
         if node in refused_before:
             raise refused_before[node]
-        if row is not None and row.role == CAST and _keeps_dtype(node):
+        if row is not None and row.role == CAST and _keeps_dtype_and_device(node):
             return PASSIVE
         try_alone(node, [user for user in node.users if user.target is operator.getitem], state)
         return row.role
@@ -148,13 +152,22 @@ def _role(node: fx.Node, state, refused_before: dict, refused: list[Refused]) ->
     return None
 
 
-def _keeps_dtype(node: fx.Node) -> bool:
-    source = node.args[0].meta.get("val")
-    return isinstance(source, torch.Tensor) and source.dtype is node.meta["val"].dtype
+def _keeps_dtype_and_device(node: fx.Node) -> bool:
+    source, result = node.args[0].meta.get("val"), node.meta["val"]
+    return isinstance(source, torch.Tensor) and source.dtype is result.dtype and source.device == result.device
+
+
+def _device(node: fx.Node) -> torch.device | None:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return next((v.device for v in values if isinstance(v, torch.Tensor)), None)
 
 
 def _is_news(node: fx.Node, error: Decline) -> bool:
-    """Numbers, sizes, fresh constants and free views of inputs are PyTorch's by nature: nobody waits for a report."""
+    """Numbers, sizes, fresh constants, copies to another device and free views of inputs are PyTorch's by nature:
+    nobody waits for a report."""
+    if error.reason == reasons.DEVICE and node.target in TABLE and TABLE[node.target].role == CAST:
+        return False
     if error.reason != reasons.UNSUPPORTED_OPERATOR:
         return True
     if node.target in FREE_VIEWS:

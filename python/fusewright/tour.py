@@ -36,9 +36,10 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusewright
-from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, training_step
+from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
 from fusewright.oracle import Verdict, judge_step
 
+CPU = torch.device("cpu")
 TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside
 
@@ -78,20 +79,30 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def scale_for_this_machine() -> str:
-    """The full sizes want about 60 GB for their float64 twin, and many cores to end within minutes."""
+def best_device() -> torch.device:
+    """A GPU, where there is one that we have kernels for."""
+    return torch.device("cuda" if torch.cuda.is_available() and fusewright._core.cuda_available() else "cpu")
+
+
+def scale_for_this_machine(device: torch.device = CPU) -> str:
+    """The full sizes want about 60 GB for their float64 twin, and a GPU or many cores to end within minutes."""
+    if device.type == "cuda":
+        return "full" if torch.cuda.get_device_properties(device).total_memory > 70e9 else "small"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return "full" if memory > 96e9 and (os.cpu_count() or 1) >= 16 else "small"
 
 
-def call_scaled(function: Callable, scale: str) -> list:
-    """Files of others need not know about scales."""
-    return function(scale) if inspect.signature(function).parameters else function()
+def call_scaled(function: Callable, scale: str, device: torch.device = CPU) -> list:
+    """Files of others need not know about scales, or devices."""
+    with device:
+        made = function(scale) if inspect.signature(function).parameters else function()
+    return [value.to(device) if isinstance(value, torch.Tensor) else value for value in made]
 
 
-def build(module: ModuleType, scale: str, seed: int) -> nn.Module:
+def build(module: ModuleType, scale: str, seed: int, device: torch.device = CPU) -> nn.Module:
     torch.manual_seed(seed)
-    return module.Model(*call_scaled(module.get_init_inputs, scale))
+    with device:
+        return module.Model(*call_scaled(module.get_init_inputs, scale)).to(device)
 
 
 # ---- one model ---------------------------------------------------------------------------------------------
@@ -128,17 +139,23 @@ STAGES = (
 
 
 def tour(
-    path: Path, scale: str, seed: int, seconds: float, with_compile: bool, progress: Callable[[str], None]
+    path: Path,
+    scale: str,
+    seed: int,
+    seconds: float,
+    with_compile: bool,
+    progress: Callable[[str], None],
+    device: torch.device = CPU,
 ) -> Report:
     report = Report(path.stem)
     module = load(path)
-    model = build(module, scale, seed)
-    inputs = call_scaled(module.get_inputs, scale)
+    model = build(module, scale, seed, device)
+    inputs = call_scaled(module.get_inputs, scale, device)
     with torch.no_grad():
         output = copy.deepcopy(model)(*inputs)
 
     def fresh() -> list[torch.Tensor]:
-        drawn = call_scaled(module.get_inputs, scale)
+        drawn = call_scaled(module.get_inputs, scale, device)
         return [t.requires_grad_(t.is_floating_point()) for t in drawn] + [torch.randn_like(output)]
 
     progress("optimise and check")
@@ -168,7 +185,7 @@ def tour(
     steps = {name: training_step(m) for name, m in candidates.items()}
     report.step = interleaved(steps, fresh, seconds=seconds)
     # Once more, on inputs that nobody has seen: what was timed is what is right.
-    eager = build(module, scale, seed)
+    eager = build(module, scale, seed, device)
     eager.load_state_dict(fused.state_dict())
     exact = copy.deepcopy(eager).double()
     *inputs, gradient = fresh()
@@ -176,10 +193,10 @@ def tour(
     report.problems += [f"after timing, {verdict.problem}" for verdict in after if not verdict.ok]
 
     progress("train")
-    _train(report, module, scale, seed)
+    _train(report, module, scale, seed, device)
 
     progress("first call")
-    _first_call(report, path, scale)
+    _first_call(report, path, scale, device)
     return report
 
 
@@ -250,12 +267,12 @@ def _tensor_bytes(values: object) -> int:
     return 0
 
 
-def _train(report: Report, module: ModuleType, scale: str, seed: int) -> None:
+def _train(report: Report, module: ModuleType, scale: str, seed: int, device: torch.device) -> None:
     """The same seed, data and optimizer, with and without us."""
     torch.manual_seed(seed + 1)
-    batches = [call_scaled(module.get_inputs, scale) for _ in range(TRAINING_STEPS)]
+    batches = [call_scaled(module.get_inputs, scale, device) for _ in range(TRAINING_STEPS)]
     for name in ("eager", "fusewright"):
-        model = build(module, scale, seed)
+        model = build(module, scale, seed, device)
         if name == "fusewright":
             model = fusewright.optimize(model)
         has_norm = any(isinstance(m, (nn.BatchNorm1d, nn.GroupNorm)) for m in model.modules())
@@ -279,11 +296,11 @@ def _train(report: Report, module: ModuleType, scale: str, seed: int) -> None:
 # ---- the first call, in a process of its own ---------------------------------------------------------------
 
 
-def _first_call(report: Report, path: Path, scale: str) -> None:
+def _first_call(report: Report, path: Path, scale: str, device: torch.device) -> None:
     with tempfile.TemporaryDirectory(prefix="fusewright-first-call-") as cache:
         environment = {**os.environ, "FUSEWRIGHT_CACHE_DIR": cache}
         for name in ("cold", "warm"):
-            command = [sys.executable, "-m", "fusewright.tour", str(path), scale]
+            command = [sys.executable, "-m", "fusewright.tour", str(path), scale, device.type]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
             if done.returncode != 0:
                 last = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -292,23 +309,25 @@ def _first_call(report: Report, path: Path, scale: str) -> None:
             report.first_call[name] = json.loads(done.stdout.splitlines()[-1])["seconds"]
 
 
-def first_call_seconds(path: Path, scale: str) -> dict[str, float]:
+def first_call_seconds(path: Path, scale: str, device: torch.device = CPU) -> dict[str, float]:
     """Seconds from an unoptimised model to its first gradients, torch and fusewright being imported."""
     module = load(path)
-    model = build(module, scale, seed=0)
-    inputs = call_scaled(module.get_inputs, scale)
+    model = build(module, scale, 0, device)
+    inputs = call_scaled(module.get_inputs, scale, device)
     copy.deepcopy(model)(*inputs).sum().backward()  # eager's own first call is not ours to count
+    synchronize(inputs)
     start = time.perf_counter()
     fusewright.optimize(model)(*inputs).sum().backward()
+    synchronize(inputs)
     return {"seconds": time.perf_counter() - start, **fusewright.stats()}
 
 
 # ---- what the user sees ------------------------------------------------------------------------------------
 
 
-def results_table(reports: list[Report], scale: str) -> Table:
-    machine = f"{torch.get_num_threads()} threads, {scale} sizes, torch {torch.__version__}"
-    table = Table(title=f"Fusewright: {machine}")
+def results_table(reports: list[Report], scale: str, device: torch.device = CPU) -> Table:
+    where = f"{torch.get_num_threads()} threads" if device.type == "cpu" else torch.cuda.get_device_name(device)
+    table = Table(title=f"Fusewright: {where}, {scale} sizes, torch {torch.__version__}")
     table.add_column("", style="bold")
     for report in reports:
         table.add_column(report.name.replace("_", " "), justify="right", overflow="fold")
@@ -370,6 +389,7 @@ def main(
     paths: list[Path],
     *,
     scale: str = "auto",
+    device: str = "auto",
     seed: int = 0,
     seconds: float = 2.0,
     with_compile: bool = True,
@@ -380,7 +400,8 @@ def main(
     if not paths:
         console.print("no models given, and no examples/showcase here: fusewright run FILE...")
         return 2
-    scale = scale_for_this_machine() if scale == "auto" else scale
+    place = best_device() if device == "auto" else torch.device(device)
+    scale = scale_for_this_machine(place) if scale == "auto" else scale
 
     reports = []
     text = TextColumn("{task.description}")
@@ -396,7 +417,7 @@ def main(
                     console.print(f"{path.stem}: {name}")
 
             try:
-                reports.append(tour(path, scale, seed, seconds, with_compile, stage))
+                reports.append(tour(path, scale, seed, seconds, with_compile, stage, place))
             except Exception as error:
                 console.print_exception()
                 reports.append(Report(path.stem, problems=[f"{type(error).__name__}: {error}"]))
@@ -406,7 +427,7 @@ def main(
         if report.explanation and explain:
             console.rule(report.name)
             console.print(report.explanation, markup=False, highlight=False)
-    console.print(results_table(reports, scale))
+    console.print(results_table(reports, scale, place))
     for report in reports:
         for note in report.notes:
             console.print(f"{report.name}: {note}", markup=False)
@@ -418,4 +439,4 @@ def main(
 
 
 if __name__ == "__main__":
-    print(json.dumps(first_call_seconds(Path(sys.argv[1]), sys.argv[2])))
+    print(json.dumps(first_call_seconds(Path(sys.argv[1]), sys.argv[2], torch.device(sys.argv[3]))))

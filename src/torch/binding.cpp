@@ -4,8 +4,10 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "ir/builder.h"
+#include "runtime/cuda.h"
 #include "runtime/log.h"
 #include "runtime/native_compiler.h"
+#include "torch/host.h"
 #include "torch/region.h"
 
 namespace py = pybind11;
@@ -170,7 +172,7 @@ py::dict report(Region& region, const std::variant<bool, std::vector<bool>>& wan
   {
     py::gil_scoped_release release;
     bool any = std::find(wrt.begin(), wrt.end(), true) != wrt.end();
-    executable = region.executable(any ? wrt : std::vector<bool>{});
+    executable = region.executable(any ? wrt : std::vector<bool>{}, region.gpu());
   }
   const Program& program = executable->program();
   py::dict result;
@@ -228,7 +230,9 @@ PYBIND11_MODULE(_core, m) {
       .def("finish", &PyBuilder::finish);
 
   py::class_<Region, std::shared_ptr<Region>>(m, "Region")
-      .def(py::init([](const Graph& graph, const std::string& name) { return Region::create(graph, name); }))
+      .def(py::init(
+               [](const Graph& graph, const std::string& name, int gpu) { return Region::create(graph, name, gpu); }),
+           py::arg("graph"), py::arg("name"), py::arg("gpu") = -1)
       .def_property_readonly("handle", &Region::handle)
       .def_property_readonly("name", &Region::name)
       .def("report", &report);
@@ -253,6 +257,13 @@ PYBIND11_MODULE(_core, m) {
     python_sink = std::move(sink);
     set_log_sink(log_to_python);
   });
+
+  // GPUs. The libraries are looked for when the first of these asks, so directories must come before.
+  m.def("add_library_directories", &cuda::add_library_directories);
+  m.def("cuda_available", &cuda::available, py::call_guard<py::gil_scoped_release>());
+  m.def("cuda_unavailable_because", &cuda::unavailable_because, py::call_guard<py::gil_scoped_release>());
+  m.def("emulate_cuda", &emulate_cuda);
+
   m.def("version", [] { return FUSEWRIGHT_VERSION; });
   // The sink must not outlive the interpreter.
   m.add_object("_drop_sink", py::capsule([] { python_sink = py::object(); }));

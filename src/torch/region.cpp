@@ -1,9 +1,9 @@
 #include "torch/region.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
@@ -11,129 +11,14 @@
 #include <atomic>
 
 #include "runtime/compile_error.h"
+#include "runtime/cuda.h"
 #include "runtime/log.h"
+#include "torch/host.h"
+#include "torch/tensors.h"
 
 namespace fusewright {
 namespace {
 
-at::ScalarType scalar_type(DType t) {
-  constexpr at::ScalarType types[] = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kChar,
-                                      at::kByte, at::kShort,    at::kInt,   at::kLong,   at::kBool};
-  return types[static_cast<size_t>(t)];
-}
-
-DType dtype_of(const at::Tensor& t) {
-  switch (t.scalar_type()) {
-    case at::kHalf:
-      return DType::f16;
-    case at::kBFloat16:
-      return DType::bf16;
-    case at::kFloat:
-      return DType::f32;
-    case at::kDouble:
-      return DType::f64;
-    case at::kChar:
-      return DType::i8;
-    case at::kByte:
-      return DType::u8;
-    case at::kShort:
-      return DType::i16;
-    case at::kInt:
-      return DType::i32;
-    case at::kLong:
-      return DType::i64;
-    case at::kBool:
-      return DType::b8;
-    default:
-      fail("element type ", c10::toString(t.scalar_type()), " is not supported");
-  }
-}
-
-at::IntArrayRef sizes_of(const Tensor& t) { return {t.sizes.data(), static_cast<size_t>(t.rank)}; }
-at::IntArrayRef strides_of(const Tensor& t) { return {t.strides.data(), static_cast<size_t>(t.rank)}; }
-
-Tensor wrap(const at::Tensor& from) {
-  TORCH_CHECK(from.is_cpu(), "fusewright: a region for the CPU was given a tensor on ", from.device());
-  TORCH_CHECK(from.dim() <= max_rank, "fusewright: more than ", max_rank, " dimensions");
-  Tensor t;
-  t.data = from.data_ptr();
-  t.dtype = dtype_of(from);
-  t.rank = static_cast<int>(from.dim());
-  std::copy_n(from.sizes().data(), t.rank, t.sizes.begin());
-  std::copy_n(from.strides().data(), t.rank, t.strides.begin());
-  t.owner = std::make_shared<at::Tensor>(from);
-  return t;
-}
-
-at::Tensor unwrap(const Tensor& t) {
-  const at::Tensor& owner = *static_cast<const at::Tensor*>(t.owner.get());
-  if (owner.sizes() == sizes_of(t) && owner.strides() == strides_of(t)) return owner;
-  return owner.as_strided(sizes_of(t), strides_of(t));
-}
-
-// PyTorch's threads, allocator and contractions.
-class TorchHost : public Host {
- public:
-  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
-    at::parallel_for(0, n, grain, body);
-  }
-
-  void allocate(Tensor& t) override {
-    auto memory =
-        std::make_shared<at::Tensor>(at::detail::empty_strided_cpu(sizes_of(t), strides_of(t), scalar_type(t.dtype)));
-    t.data = memory->data_ptr();
-    t.owner = std::move(memory);
-  }
-
-  void named(const std::string& name, const std::function<void()>& work) override {
-    RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
-    work();
-  }
-
-  Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
-    at::Tensor a = view(operands[0]), b = view(operands[1]);
-    switch (call.kind) {
-      case LibraryCall::Kind::matmul:
-        return wrap(a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b));
-      case LibraryCall::Kind::conv:
-        return wrap(at::convolution(a, b, {}, call.stride, call.padding, call.dilation, call.transposed,
-                                    call.output_padding, call.groups));
-      case LibraryCall::Kind::conv_input_grad:
-        return wrap(std::get<0>(backward(call, a, shape_only(call, a), b, true)));
-      default:
-        return wrap(std::get<1>(backward(call, a, b, shape_only(call, a), false)));
-    }
-  }
-
- private:
-  static at::Tensor view(const Tensor& t) {
-    return at::from_blob(t.data, sizes_of(t), strides_of(t), at::TensorOptions(scalar_type(t.dtype)));
-  }
-
-  // convolution_backward wants the tensor whose gradient it computes, but reads only its sizes and memory format.
-  static at::Tensor shape_only(const LibraryCall& call, const at::Tensor& like) {
-    at::IntArrayRef sizes(call.sizes.data(), static_cast<size_t>(call.rank));
-    auto format = like.suggest_memory_format();
-    std::vector<int64_t> strides;
-    if (format == at::MemoryFormat::ChannelsLast) {
-      strides = c10::get_channels_last_strides_2d(sizes);
-    } else if (format == at::MemoryFormat::ChannelsLast3d) {
-      strides = c10::get_channels_last_strides_3d(sizes);
-    } else {
-      auto row_major = c10::contiguous_strides(sizes);
-      strides.assign(row_major.begin(), row_major.end());
-    }
-    return at::from_blob(like.data_ptr(), sizes, strides, like.options());
-  }
-
-  static std::tuple<at::Tensor, at::Tensor, at::Tensor> backward(const LibraryCall& call, const at::Tensor& dL_dy,
-                                                                 const at::Tensor& x, const at::Tensor& w, bool input) {
-    return at::convolution_backward(dL_dy, x, w, c10::nullopt, call.stride, call.padding, call.dilation,
-                                    call.transposed, call.output_padding, call.groups, {input, !input, false});
-  }
-};
-
-TorchHost host;
 std::atomic<int64_t> calls = 0;
 
 // Plans run below autograd and autocast: the graph already says what is computed in which type.
@@ -142,30 +27,10 @@ struct Below {
   c10::impl::ExcludeDispatchKeyGuard autocast{c10::autocast_dispatch_keyset};
 };
 
-std::vector<Tensor> wrap_all(at::TensorList inputs) {
-  std::vector<Tensor> result;
-  result.reserve(inputs.size());
-  for (const at::Tensor& t : inputs) result.push_back(wrap(t));
-  return result;
-}
-
-std::vector<at::Tensor> unwrap_all(const std::vector<Tensor>& outputs) {
-  std::vector<at::Tensor> result;
-  result.reserve(outputs.size());
-  for (const Tensor& t : outputs) result.push_back(unwrap(t));
-  return result;
-}
-
-// An undefined gradient is zero: one element, repeated by strides of 0.
-Tensor zeros_of(const std::vector<int64_t>& sizes, DType dtype) {
-  static const at::Tensor zero = at::zeros({16}, at::kByte);
-  Tensor t;
-  t.data = zero.data_ptr();
-  t.dtype = dtype;
-  t.rank = static_cast<int>(sizes.size());
-  std::copy(sizes.begin(), sizes.end(), t.sizes.begin());
-  t.owner = std::make_shared<at::Tensor>(zero);
-  return t;
+// Where a call's tensors are: plans run there, on PyTorch's current stream of that device.
+at::Device device_of(at::TensorList inputs) {
+  TORCH_CHECK(!inputs.empty(), "fusewright: a region needs a tensor");
+  return inputs[0].device();
 }
 
 // Position of a graph's input among its tensors, or -1 for a scalar.
@@ -197,6 +62,8 @@ class Refuse : public torch::autograd::Function<Refuse> {
 class RegionFunction : public torch::autograd::Function<RegionFunction> {
  public:
   struct Call : torch::CustomClassHolder {
+    explicit Call(at::Device where) : device(where) {}
+    at::Device device;
     std::shared_ptr<Region> region;
     std::shared_ptr<const Executable> executable;
     std::vector<double> scalars;
@@ -213,12 +80,15 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     variable_list results;
     {
       Below below;
+      c10::DeviceGuard on_device(call->device);
+      TorchHost host(call->device);
       RECORD_FUNCTION(call->region->name(), c10::ArrayRef<const c10::IValue>{});
-      results = unwrap_all(call->executable->forward().run(host, wrap_all(inputs), call->scalars));
+      results = unwrap_all(call->executable->forward().run(host, wrap_all(inputs, call->device), call->scalars));
     }
     for (const Program::Saved& s : program.saved) {
       if (!s.is_input) {
-        // Detached (same memory, same version counter): a result will point at this node, which would keep itself alive.
+        // Detached (same memory, same version counter): a result will point at this node, which would keep itself
+        // alive.
         call->saved.emplace_back(results[static_cast<size_t>(s.index)].detach(), false);
       } else if (int i = tensor_index(program.forward, s.index); i >= 0) {
         const at::Tensor& input = inputs[static_cast<size_t>(i)];
@@ -250,12 +120,16 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     {
       Below below;
       at::NoGradGuard no_grad;
+      // The engine runs a node on the stream of its forward, and has made that one wait for the gradients.
+      c10::DeviceGuard on_device(call.device);
+      TorchHost host(call.device);
       RECORD_FUNCTION(call.region->name() + "_backward", c10::ArrayRef<const c10::IValue>{});
       const Graph& graph = program.backward;
       size_t first = graph.inputs.size() - program.gradient_of_output.size();
       for (size_t i = 0; i < program.gradient_of_output.size(); ++i) {
         const at::Tensor& g = gradients[static_cast<size_t>(program.gradient_of_output[i])];
-        inputs.push_back(g.defined() ? wrap(g) : zeros_of(call.output_sizes[i], graph.dtype(graph.inputs[first + i])));
+        inputs.push_back(g.defined() ? wrap(g)
+                                     : host.zeros(call.output_sizes[i], graph.dtype(graph.inputs[first + i])));
       }
       std::vector<Tensor> outputs =
           call.executable->backward().run(host, std::move(inputs), saved_scalars(program, call.scalars));
@@ -282,7 +156,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   // One element with the input's sizes: neither its memory nor its version is held.
   static at::Tensor sizes_of_input(const at::Tensor& input) {
     Below below;
-    return at::zeros({}, input.options()).expand(input.sizes());
+    return at::empty({}, input.options()).expand(input.sizes());
   }
 
   static int tensor_count(const Graph& graph) {
@@ -316,11 +190,14 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
 std::vector<at::Tensor> run_below(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
   std::shared_ptr<Region> region = Region::find(handle);
-  auto executable = region->executable({});
-  ++calls;
+  at::Device device = device_of(inputs);
   Below below;
+  c10::DeviceGuard on_device(device);
+  TorchHost host(device);
+  auto executable = region->executable({}, host);
+  ++calls;
   RECORD_FUNCTION(region->name(), c10::ArrayRef<const c10::IValue>{});
-  return unwrap_all(executable->forward().run(host, wrap_all(inputs), {scalars.begin(), scalars.end()}));
+  return unwrap_all(executable->forward().run(host, wrap_all(inputs, device), {scalars.begin(), scalars.end()}));
 }
 
 std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
@@ -337,8 +214,9 @@ std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::
     any |= wrt[i];
   }
   if (!any) return run_below(handle, inputs, scalars);
-  auto call = c10::make_intrusive<RegionFunction::Call>();
-  call->executable = region->executable(wrt);
+  auto call = c10::make_intrusive<RegionFunction::Call>(device_of(inputs));
+  TorchHost host(call->device);
+  call->executable = region->executable(wrt, host);
   ++calls;
   call->region = std::move(region);
   call->scalars.assign(scalars.begin(), scalars.end());
@@ -383,15 +261,15 @@ std::map<int64_t, std::weak_ptr<Region>> regions;
 
 }  // namespace
 
-Region::Region(Graph graph, std::string name) : graph_(std::move(graph)), name_(std::move(name)) {}
+Region::Region(Graph graph, std::string name, int gpu) : graph_(std::move(graph)), name_(std::move(name)), gpu_(gpu) {}
 
 Region::~Region() {
   std::lock_guard<std::mutex> lock(regions_mutex);
   regions.erase(handle_);
 }
 
-std::shared_ptr<Region> Region::create(Graph graph, std::string name) {
-  auto region = std::make_shared<Region>(std::move(graph), std::move(name));
+std::shared_ptr<Region> Region::create(Graph graph, std::string name, int gpu) {
+  auto region = std::make_shared<Region>(std::move(graph), std::move(name), gpu);
   static int64_t next = 0;
   std::lock_guard<std::mutex> lock(regions_mutex);
   region->handle_ = next++;
@@ -407,12 +285,25 @@ std::shared_ptr<Region> Region::find(int64_t handle) {
   return region;
 }
 
-std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt) {
+int Region::gpu() const { return gpu_ < 0 ? gpu_of(at::kCPU) : gpu_; }
+
+std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, Host& host) {
+  return executable(wrt, host.device(), host.stream());
+}
+
+std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu, void* stream) {
   std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
-  auto& slot = executables_[wrt];
+  auto& slot = executables_[{wrt, gpu}];
   if (slot) return slot;
+  // Loading a kernel would break the recording, and leave the user with the driver's words for it.
+  TORCH_CHECK(gpu < 0 || !cuda::available() || !cuda::is_capturing(stream), "fusewright: ", name_,
+              " is not compiled yet, and cannot be while a CUDA graph is captured: call the model once before "
+              "capturing, with the same gradients wanted");
+  Options options;
+  options.cuda = gpu >= 0;
+  options.device = std::max(gpu, 0);
   try {
-    slot = Executable::compile(graph_, wrt);
+    slot = Executable::compile(graph_, wrt, options);
   } catch (const CompileError& error) {
     // One line for the user; the compiler's whole output for whoever asks.
     std::string message = error.what();
@@ -438,6 +329,8 @@ int64_t region_calls() { return calls; }
 TORCH_LIBRARY(fusewright, m) { m.def("run(int region, Tensor[] inputs, float[] scalars) -> Tensor[]"); }
 TORCH_LIBRARY_IMPL(fusewright, CPU, m) { m.impl("run", run_below); }
 TORCH_LIBRARY_IMPL(fusewright, AutogradCPU, m) { m.impl("run", run_autograd); }
+TORCH_LIBRARY_IMPL(fusewright, CUDA, m) { m.impl("run", run_below); }
+TORCH_LIBRARY_IMPL(fusewright, AutogradCUDA, m) { m.impl("run", run_autograd); }
 TORCH_LIBRARY_IMPL(fusewright, Meta, m) { m.impl("run", run_meta); }
 
 }  // namespace fusewright

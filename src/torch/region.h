@@ -15,25 +15,29 @@ namespace fusewright {
 
 class Region {
  public:
-  Region(Graph graph, std::string name);
+  Region(Graph graph, std::string name, int gpu);
   ~Region();
   Region(const Region&) = delete;
 
   int64_t handle() const { return handle_; }
   const std::string& name() const { return name_; }
   const Graph& graph() const { return graph_; }
-  // Compiled once for each pattern of wanted gradients. Throws CompileError before anything has run.
-  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt);
+  // Where it was captured: the index of a GPU, or -1 for the CPU.
+  int gpu() const;
+  // Compiled once for each pattern of wanted gradients and each place. Throws CompileError before anything has run.
+  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
+  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
 
   static std::shared_ptr<Region> find(int64_t handle);  // throws Error for a region that is gone
-  static std::shared_ptr<Region> create(Graph graph, std::string name);
+  static std::shared_ptr<Region> create(Graph graph, std::string name, int gpu = -1);
 
  private:
   Graph graph_;
   std::string name_;
+  int gpu_;
   int64_t handle_ = -1;
   std::mutex mutex_;
-  std::map<std::vector<bool>, std::shared_ptr<const Executable>> executables_;
+  std::map<std::pair<std::vector<bool>, int>, std::shared_ptr<const Executable>> executables_;
 };
 
 // Through the dispatcher: torch.ops.fusewright.run

@@ -26,6 +26,7 @@ class Unavailable(RuntimeError):
 
 _stats = {"kernels_compiled": 0, "cache_hits": 0, "memory_hits": 0, "region_calls": 0}
 unavailable = False  # tests set it: every region then refuses to run
+cuda = False  # tests set it: regions may be on a GPU
 
 
 def stats():
@@ -38,6 +39,22 @@ def set_key_salt(salt):
 
 def set_log_sink(sink):
     pass
+
+
+def add_library_directories(directories):
+    """No library is opened here."""
+
+
+def cuda_available():
+    return cuda
+
+
+def cuda_unavailable_because():
+    return "the stand-in has no GPU"
+
+
+def emulate_cuda(enabled):
+    raise Error("the stand-in runs no kernels")
 
 
 def version():
@@ -124,7 +141,7 @@ class Builder:
 class Region:
     all: dict[int, Region] = {}
 
-    def __init__(self, graph, name):
+    def __init__(self, graph, name, gpu=-1):
         self.graph, self.name, self.handle = graph, name, len(Region.all)
         Region.all[self.handle] = self
 

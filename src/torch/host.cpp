@@ -1,0 +1,109 @@
+#include "torch/host.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+
+#include <atomic>
+
+#include "torch/stream.h"
+#include "torch/tensors.h"
+
+namespace fusewright {
+namespace {
+
+std::atomic<bool> emulating = false;
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const LibraryCall& call, const at::Tensor& dL_dy,
+                                                                    const at::Tensor& x, const at::Tensor& w,
+                                                                    bool input) {
+  return at::convolution_backward(dL_dy, x, w, c10::nullopt, call.stride, call.padding, call.dilation, call.transposed,
+                                  call.output_padding, call.groups, {input, !input, false});
+}
+
+}  // namespace
+
+void emulate_cuda(bool enabled) { emulating = enabled; }
+bool emulates_cuda() { return emulating; }
+
+int gpu_of(at::Device device) { return device.is_cuda() ? device.index() : emulating ? 0 : -1; }
+
+TorchHost::TorchHost(at::Device device)
+    : device_(device), gpu_(gpu_of(device)), stream_(device.is_cuda() ? current_stream(device) : nullptr) {}
+
+void TorchHost::parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
+  at::parallel_for(0, n, grain, body);
+}
+
+void TorchHost::allocate(Tensor& t) {
+  auto memory = device_.is_cpu()
+                    ? at::Tensor(at::detail::empty_strided_cpu(sizes_of(t), strides_of(t), scalar_type(t.dtype)))
+                    : at::empty_strided(sizes_of(t), strides_of(t), at::dtype(scalar_type(t.dtype)).device(device_));
+  t.data = memory.data_ptr();
+  t.owner = std::make_shared<at::Tensor>(std::move(memory));
+}
+
+void TorchHost::named(const std::string& name, const std::function<void()>& work) {
+  RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
+  work();
+}
+
+Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& operands) {
+  at::Tensor a = view(operands[0]), b = view(operands[1]);
+  switch (call.kind) {
+    case LibraryCall::Kind::matmul:
+      return wrap(a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b));
+    case LibraryCall::Kind::conv:
+      return wrap(at::convolution(a, b, {}, call.stride, call.padding, call.dilation, call.transposed,
+                                  call.output_padding, call.groups));
+    case LibraryCall::Kind::conv_input_grad:
+      return wrap(std::get<0>(convolution_backward(call, a, shape_only(call, a), b, true)));
+    default:
+      return wrap(std::get<1>(convolution_backward(call, a, b, shape_only(call, a), false)));
+  }
+}
+
+void TorchHost::copy(const Tensor& from, Tensor& to) { view(to).copy_(view(from)); }
+void TorchHost::clear(Tensor& t) { view(t).zero_(); }
+
+Tensor TorchHost::zeros(const std::vector<int64_t>& sizes, DType dtype) {
+  Tensor t;
+  t.dtype = dtype;
+  allocate(t);  // on a GPU it is written on this call's stream: a zero kept from another one might not be there yet
+  clear(t);
+  t.rank = static_cast<int>(sizes.size());
+  std::copy(sizes.begin(), sizes.end(), t.sizes.begin());
+  return t;
+}
+
+at::Tensor TorchHost::view(const Tensor& t) const {
+  // The device is told, not asked of the driver, for each pointer.
+  return at::for_blob(t.data, sizes_of(t))
+      .strides(strides_of(t))
+      .options(at::dtype(scalar_type(t.dtype)).device(device_))
+      .target_device(device_)
+      .make_tensor();
+}
+
+// convolution_backward wants the tensor whose gradient it computes, but reads only its sizes and memory format.
+at::Tensor TorchHost::shape_only(const LibraryCall& call, const at::Tensor& like) const {
+  at::IntArrayRef sizes(call.sizes.data(), static_cast<size_t>(call.rank));
+  // Grouped convolutions have backends that make every operand row-major, and would read what is not there.
+  auto format = call.groups == 1 ? like.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  std::vector<int64_t> strides;
+  if (format == at::MemoryFormat::ChannelsLast) {
+    strides = c10::get_channels_last_strides_2d(sizes);
+  } else if (format == at::MemoryFormat::ChannelsLast3d) {
+    strides = c10::get_channels_last_strides_3d(sizes);
+  } else {
+    auto row_major = c10::contiguous_strides(sizes);
+    strides.assign(row_major.begin(), row_major.end());
+  }
+  return at::for_blob(like.data_ptr(), sizes)
+      .strides(strides)
+      .options(like.options())
+      .target_device(device_)
+      .make_tensor();
+}
+
+}  // namespace fusewright

@@ -1,0 +1,43 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include "fusewright/host.h"
+
+namespace fusewright {
+
+// Tests: regions of CPU tensors are compiled for GPU 0 and run by the CUDA path, whose libraries must then be an
+// emulator's. Memory and library calls stay the CPU's.
+void emulate_cuda(bool enabled);
+bool emulates_cuda();
+
+// Index of the GPU whose kernels serve tensors of this device; -1: kernels for the CPU.
+int gpu_of(at::Device device);
+
+// PyTorch's threads, allocator and contractions for tensors of one device, and its stream at the time of making: a host
+// lives for one call.
+class TorchHost : public Host {
+ public:
+  explicit TorchHost(at::Device device);
+
+  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override;
+  void allocate(Tensor& t) override;
+  void named(const std::string& name, const std::function<void()>& work) override;
+  Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override;
+  int device() const override { return gpu_; }
+  void* stream() override { return stream_; }
+  void copy(const Tensor& from, Tensor& to) override;
+  void clear(Tensor& t) override;
+
+  // An undefined gradient is zero: one element, repeated by strides of 0.
+  Tensor zeros(const std::vector<int64_t>& sizes, DType dtype);
+
+ private:
+  at::Tensor view(const Tensor& t) const;
+  at::Tensor shape_only(const LibraryCall& call, const at::Tensor& like) const;
+
+  at::Device device_;
+  int gpu_;
+  void* stream_;
+};
+
+}  // namespace fusewright
