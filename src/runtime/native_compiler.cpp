@@ -4,19 +4,15 @@
 #include <sys/stat.h>
 #include <sys/utsname.h>
 
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <sstream>
-#include <system_error>
-#include <thread>
 
 #include "runtime/build_directory.h"
 #include "runtime/log.h"
 #include "runtime/paths.h"
 #include "runtime/posix.h"
-#include "runtime/sha256.h"
 #include "runtime/subprocess.h"
 #include "runtime/thread_pool.h"
 
@@ -90,21 +86,6 @@ std::vector<std::byte> read_file(const std::string& path) {
   return bytes;
 }
 
-// Keeps the source (not that of a probe, which has no name) for the user; returns where, or nothing.
-std::string keep_source(const std::string& source, const std::string& name) {
-  const std::string directory = variable("FUSEWRIGHT_KEEP_SOURCES");
-  if (directory.empty() || name.empty()) return "";
-  make_directories(directory);
-  const std::string path = directory + "/" + name + ".cpp";
-  try {
-    write_file(path, std::as_bytes(std::span(source)));
-  } catch (const CompileError& error) {
-    log(LogLevel::warning, std::string("FUSEWRIGHT_KEEP_SOURCES: ") + error.what());
-    return "";
-  }
-  return path;
-}
-
 // ---- Flags ----
 
 // Without unswitching: gcc splits a loop over a condition on the user's numbers (a clamp's limits) into two, and then
@@ -127,34 +108,23 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 
 }  // namespace
 
-std::string KernelKey::hex() const {
-  Sha256 hash;
-  for (const std::string* part : {&source, &flags, &compiler, &cpu, &salt, &version}) hash.update_field(*part);
-  return hash.hex();
-}
-
 std::string NativeCompiler::Toolchain::all_flags() const { return join(flags, "\n") + "\n\n" + join(link, "\n"); }
 
 NativeCompiler::NativeCompiler(DiskCache& cache)
-    : cache_(cache), jobs_(positive_from_environment("MAX_JOBS", available_processors())), slots_(jobs_) {}
+    : cache_(cache), libraries_(positive_from_environment("MAX_JOBS", available_processors())) {}
 
 NativeCompiler& NativeCompiler::instance() {
   return ProcessSingleton<NativeCompiler>::get([] { return new NativeCompiler(DiskCache::instance()); });
 }
 
 void NativeCompiler::set_key_salt(std::string salt) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(salt_mutex_);
   salt_ = std::move(salt);
-}
-
-CompileStats NativeCompiler::stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
 }
 
 KernelKey NativeCompiler::key_of(const std::string& source) {
   const Toolchain& chosen = toolchain();
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(salt_mutex_);
   return {source, chosen.all_flags(), chosen.identity, cpu_identity(), salt_, FUSEWRIGHT_VERSION};
 }
 
@@ -289,55 +259,9 @@ bool NativeCompiler::probe(Toolchain& toolchain, std::string* why_not) {
 std::vector<NativeCompiler::Library> NativeCompiler::compile(const std::vector<std::string>& sources) {
   if (sources.empty()) return {};
   const Toolchain& chosen = toolchain();
-
-  struct Task {
-    std::string key;
-    const std::string* source;
-    std::promise<Library> promise;
-  };
-  std::vector<std::shared_future<Library>> futures;
-  std::vector<Task> tasks;  // what nobody has begun
-  for (const std::string& source : sources) {
-    std::string key = key_of(source).hex();
-    const std::lock_guard lock(mutex_);
-    auto [place, is_new] = libraries_.try_emplace(key);
-    if (is_new) {
-      tasks.push_back({std::move(key), &source, {}});
-      place->second = tasks.back().promise.get_future().share();
-    } else {
-      ++stats_.memory_hits;
-    }
-    futures.push_back(place->second);
-  }
-
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i; (i = next++) < tasks.size();) {
-      Task& task = tasks[i];
-      try {
-        task.promise.set_value(obtain(chosen, task.key, *task.source));
-      } catch (...) {
-        {
-          const std::lock_guard lock(mutex_);
-          libraries_.erase(task.key);  // the next caller tries again: the disk may have space by then
-        }
-        task.promise.set_exception(std::current_exception());
-      }
-    }
-  };
-  std::vector<std::thread> helpers;
-  try {
-    const size_t wanted = std::min(tasks.size(), static_cast<size_t>(jobs_));
-    while (helpers.size() + 1 < wanted) helpers.emplace_back(work);
-  } catch (const std::system_error&) {
-    // The system allows no more threads: those we have will do.
-  }
-  work();
-  for (std::thread& helper : helpers) helper.join();
-
-  std::vector<Library> libraries;
-  for (const std::shared_future<Library>& future : futures) libraries.push_back(future.get());
-  return libraries;
+  std::vector<std::string> keys;
+  for (const std::string& source : sources) keys.push_back(key_of(source).hex());
+  return libraries_.get(keys, [&](size_t i) { return obtain(chosen, keys[i], sources[i]); });
 }
 
 NativeCompiler::Library NativeCompiler::load_cached(const std::string& key) {
@@ -345,8 +269,7 @@ NativeCompiler::Library NativeCompiler::load_cached(const std::string& key) {
   if (!bytes) return nullptr;
   try {
     auto library = std::make_shared<CompiledLibrary>(*bytes);
-    const std::lock_guard lock(mutex_);
-    ++stats_.cache_hits;
+    libraries_.count_cache_hit();
     return library;
   } catch (const CompileError& error) {
     log(LogLevel::warning, std::string("a cached kernel is compiled again: ") + error.what());
@@ -363,14 +286,14 @@ NativeCompiler::Library NativeCompiler::obtain(const Toolchain& toolchain, const
   const std::vector<std::byte> bytes = build(toolchain, source, key);
   auto library = std::make_shared<CompiledLibrary>(bytes);
   cache_.put(key, bytes);
-  const std::lock_guard guard(mutex_);
-  ++stats_.kernels_compiled;
+  libraries_.count_compiled();
   return library;
 }
 
 std::vector<std::byte> NativeCompiler::build(const Toolchain& toolchain, const std::string& source,
                                              const std::string& name) {
-  const std::string kept = keep_source(source, name);
+  // A probe has no name and is not kept.
+  const std::string kept = name.empty() ? "" : keep_source(source, name + ".cpp");
   const BuildDirectory directory;
   const std::string source_path = directory.file("kernel.cpp"), library_path = directory.file("kernel.so");
   write_file(source_path, std::as_bytes(std::span(source)));
@@ -382,13 +305,10 @@ std::vector<std::byte> NativeCompiler::build(const Toolchain& toolchain, const s
   SubprocessOptions options;
   // The compiler's own temporary files go with the directory, also if it is killed.
   options.environment = {{"LC_ALL", "C"}, {"TMPDIR", directory.path()}};
-  slots_.acquire();
-  const SubprocessResult result = run_subprocess(command, options);
-  slots_.release();
+  const SubprocessResult result = libraries_.in_slot([&] { return run_subprocess(command, options); });
   if (result.ok()) return read_file(library_path);
-  throw CompileError(
-      "the C++ compiler failed (" + result.describe() + "): " + join(command, " ") + "\n" + result.output +
-      (kept.empty() ? "set FUSEWRIGHT_KEEP_SOURCES=<directory> to keep the source" : "the source is kept in " + kept));
+  throw CompileError("the C++ compiler failed (" + result.describe() + "): " + join(command, " ") + "\n" +
+                     result.output + where_source_is(kept));
 }
 
 }  // namespace fusewright

@@ -1,34 +1,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <future>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <semaphore>
 #include <string>
 #include <vector>
 
 #include "runtime/compile_error.h"
+#include "runtime/compile_once.h"
 #include "runtime/compiled_library.h"
 #include "runtime/disk_cache.h"
 
 namespace fusewright {
-
-struct CompileStats {
-  uint64_t kernels_compiled = 0;
-  uint64_t cache_hits = 0;   // loaded from disk
-  uint64_t memory_hits = 0;  // loaded before, or by another thread at the same time
-};
-
-// All that decides a compiled library.
-struct KernelKey {
-  std::string source, flags, compiler, cpu, salt, version;
-
-  std::string hex() const;
-};
 
 // Compiles generated C++ with the system's compiler: FUSEWRIGHT_CXX, else CXX, g++, c++ or clang++. Threads
 // may share it. Callers must not hold a lock that the log sink takes (the GIL).
@@ -49,7 +33,7 @@ class NativeCompiler {
   // What else must match for a cached library to be reused: the version of torch, say. Set before compiling.
   void set_key_salt(std::string salt);
 
-  CompileStats stats() const;
+  CompileStats stats() const { return libraries_.stats(); }
   KernelKey key_of(const std::string& source);  // throws CompileError without a compiler
 
  private:
@@ -71,17 +55,13 @@ class NativeCompiler {
   std::vector<std::byte> build(const Toolchain& toolchain, const std::string& source, const std::string& name);
 
   DiskCache& cache_;
-  const int jobs_;
-  std::counting_semaphore<> slots_;  // compiler processes at one time, over all callers
-
   std::mutex toolchain_mutex_;
   std::optional<Toolchain> toolchain_;
   std::string no_toolchain_;  // why there is none
 
-  mutable std::mutex mutex_;
+  std::mutex salt_mutex_;
   std::string salt_;
-  std::map<std::string, std::shared_future<Library>> libraries_;  // by key: loaded, or on the way
-  CompileStats stats_;
+  CompileOnce<Library> libraries_;
 };
 
 }  // namespace fusewright

@@ -359,9 +359,9 @@ TEST_F(NativeCompilerTest, NoPlaceToBuildIsAClearErrorAndNotForGood) {
 // ---- Case 37 ----
 
 TEST(KernelKey, EachPartCounts) {
-  const KernelKey base{"source", "flags", "compiler", "cpu", "salt", "version"};
+  const KernelKey base{"source", "flags", "compiler", "machine", "salt", "version"};
   EXPECT_EQ(base.hex(), KernelKey(base).hex());
-  for (std::string KernelKey::*part : {&KernelKey::source, &KernelKey::flags, &KernelKey::compiler, &KernelKey::cpu,
+  for (std::string KernelKey::*part : {&KernelKey::source, &KernelKey::flags, &KernelKey::compiler, &KernelKey::machine,
                                        &KernelKey::salt, &KernelKey::version}) {
     KernelKey changed = base;
     (changed.*part) += "x";
@@ -388,7 +388,7 @@ TEST_F(NativeCompilerTest, KeyIsFilledInAndChangesMiss) {
   EXPECT_EQ(key.source, "text");
   EXPECT_NE(key.flags.find("-ffp-contract=off"), std::string::npos);
   EXPECT_NE(key.compiler.find("g++"), std::string::npos);
-  EXPECT_GT(key.cpu.size(), 20u);
+  EXPECT_GT(key.machine.size(), 20u);
   EXPECT_FALSE(key.version.empty());
 
   // The same path with another program behind it, and another environment.
