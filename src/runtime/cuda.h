@@ -7,6 +7,10 @@
 #include <string>
 #include <vector>
 
+namespace fusewright {
+struct CompileStats;
+}
+
 namespace fusewright::cuda {
 
 struct Architecture {
@@ -22,29 +26,32 @@ struct Device {
   int64_t shared_bytes = 0;  // per block, opted in
 };
 
-// Both libraries could be opened and there is a device. If not, the reason says what was looked for, and where.
+// Both libraries could be opened and there is a device. If not, the reason says what was looked for, and where. The
+// first question starts the driver, after which a forked child has no GPU: ask only when a tensor is on one.
 bool available();
-const std::string& unavailable_because();
+const std::string& unavailable_because();  // empty if it is
 
-// Directories that are searched after the system's own: where PyTorch's packages keep their libraries. Call it before
-// anything else asks for a device.
+// Directories that are searched for NVRTC after the system's own: where PyTorch's packages keep their libraries. Call
+// it before anything else asks for a device; later it has no effect.
 void add_library_directories(const std::vector<std::string>& directories);
 
-int device_count();
-const Device& device(int index);
+int device_count();               // 0 if unavailable
+const Device& device(int index);  // numbered as PyTorch does; throws Error if there is none
 
 // The kernels of one source, for the architecture they were compiled for. They are loaded on a device when it first
 // asks for one.
 class Module {
  public:
   virtual ~Module() = default;
-  // A CUfunction; throws Error if the module has no such kernel. Never called while a graph is being captured: the
-  // executor asks for its kernels beforehand.
+  // A CUfunction, ready for launch() with all the device's shared memory. Throws Error if the module has no such kernel
+  // or the device is of another architecture, CompileError if it cannot be loaded (no memory, say; the next call tries
+  // again). Never called while a graph is being captured on the thread: the executor asks for its kernels beforehand.
+  // It stays valid as long as the process: a recorded graph may launch it when the model is gone.
   virtual void* kernel(const std::string& name, int device) = 0;
 };
 
-// Compiles sources side by side (at most MAX_JOBS at a time), through the disk cache. Throws CompileError with the
-// compiler's own output.
+// Compiles sources side by side (at most MAX_JOBS at a time), through the disk cache; equal ones once. Throws
+// CompileError with the compiler's own output. The caller must not hold a lock that the log sink takes (the GIL).
 std::vector<std::shared_ptr<Module>> compile(const std::vector<std::string>& sources, Architecture architecture);
 
 struct LaunchShape {
@@ -57,7 +64,13 @@ struct LaunchShape {
 // kernel, the shape and the driver's own words.
 void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments, void* stream);
 
-// A CUDA graph is being recorded on the stream.
+// A CUDA graph is being recorded on the stream (for the default stream: on any, for then it may not be used).
 bool is_capturing(void* stream);
+
+// What else must match for a cached kernel to be reused: the version of torch, say. Set before compiling.
+void set_key_salt(const std::string& salt);
+
+// What compile() did so far (compile_once.h). Neither this nor the salt starts the driver.
+CompileStats stats();
 
 }  // namespace fusewright::cuda

@@ -1,11 +1,9 @@
 #pragma once
 // NVIDIA's driver, libcuda.so.1, opened when the process first asks for a GPU. Our own declarations of the little we
 // use: no header of CUDA is needed to build this.
-#include <array>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -72,5 +70,80 @@ enum FunctionAttribute : int {
 };
 enum CaptureMode : int { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum CaptureStatus : int { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
+
+// The driver and its devices. Threads may share it.
+class Driver {
+ public:
+  struct Functions {
+#define FUSEWRIGHT_MEMBER(name, parameters) CUresult(*name) parameters = nullptr;
+    FUSEWRIGHT_CUDA_FUNCTIONS(FUSEWRIGHT_MEMBER)
+#undef FUSEWRIGHT_MEMBER
+  };
+
+  // Nothing, and the reason, if there is no driver, if it is too old or if it has no device.
+  static std::shared_ptr<Driver> open(const std::string& chosen, std::string& why_not);
+  ~Driver();
+  Driver(const Driver&) = delete;
+  Driver& operator=(const Driver&) = delete;
+
+  const Functions& call() const { return functions_; }
+  int version() const { return version_; }  // 12040 is 12.4
+  std::string version_text() const;
+  int device_count() const { return static_cast<int>(devices_.size()); }
+  const Device& device(int index) const;  // throws Error if there is none of this number
+
+  // The device's primary context, which PyTorch uses too. From its first use it is held until the end.
+  CUcontext context(int device) {
+    const CUcontext known = devices_[static_cast<size_t>(device)].context.load(std::memory_order_acquire);
+    return known != nullptr ? known : retain_context(device);
+  }
+
+  // "cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected)"
+  std::string describe(const char* function, CUresult error) const;
+  void check(CUresult result, const char* function) const;  // throws Error
+
+  // Whether this process may still call the driver: a forked child of the one that opened it may not.
+  bool usable_here() const;
+
+ private:
+  struct PerDevice {
+    Device properties;
+    CUdevice handle = 0;
+    std::atomic<CUcontext> context{nullptr};
+  };
+
+  Driver() = default;
+  bool start(std::string& why_not);
+  CUcontext retain_context(int device);
+
+  Functions functions_;
+  int version_ = 0;
+  int process_ = 0;
+  std::mutex mutex_;
+  std::vector<PerDevice> devices_;
+};
+
+// Makes a device's primary context the thread's current one until the end of the scope, unless it is already.
+class ContextScope {
+ public:
+  ContextScope(Driver& driver, int device) : driver_(driver) {
+    const CUcontext wanted = driver.context(device);
+    CUcontext current = nullptr;
+    driver.check(driver.call().cuCtxGetCurrent(&current), "cuCtxGetCurrent");
+    if (current == wanted) return;
+    driver.check(driver.call().cuCtxPushCurrent_v2(wanted), "cuCtxPushCurrent");
+    pushed_ = true;
+  }
+  ~ContextScope() {
+    CUcontext ours = nullptr;
+    if (pushed_) driver_.call().cuCtxPopCurrent_v2(&ours);
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+ private:
+  Driver& driver_;
+  bool pushed_ = false;
+};
 
 }  // namespace fusewright::cuda

@@ -33,4 +33,48 @@ using nvrtcProgram = struct _nvrtcProgram*;
   X(nvrtcResult, nvrtcGetPTXSize, (nvrtcProgram program, size_t * size))                                         \
   X(nvrtcResult, nvrtcGetPTX, (nvrtcProgram program, char* ptx))
 
+// What a source is compiled to.
+struct Target {
+  std::string name;  // sm_90a, or compute_90
+  bool ptx = false;  // text that the driver translates when it is loaded, else machine code
+};
+
+// The compiler. Threads may share it.
+class Nvrtc {
+ public:
+  struct Functions {
+#define FUSEWRIGHT_MEMBER(result, name, parameters) result(*name) parameters = nullptr;
+    FUSEWRIGHT_NVRTC_FUNCTIONS(FUSEWRIGHT_MEMBER)
+#undef FUSEWRIGHT_MEMBER
+  };
+
+  // Nothing, and the reason, if there is none. What is compiled by an NVRTC of a later major version than the driver's
+  // could not be loaded, so such a one is passed over (newest_major = 0: any will do).
+  static std::shared_ptr<const Nvrtc> open(const std::string& chosen, const std::vector<std::string>& directories,
+                                           int newest_major, std::string& why_not);
+
+  // Machine code for exactly this architecture if NVRTC knows it, else PTX for the latest that it knows before it.
+  // Throws CompileError if there is none.
+  Target target(Architecture architecture) const;
+
+  // The options, as they go into the key of the cache.
+  static std::vector<std::string> options(const Target& target);
+
+  // Throws CompileError with NVRTC's own log.
+  std::vector<std::byte> compile(const std::string& source, const Target& target) const;
+
+  std::string version() const { return std::to_string(major_) + "." + std::to_string(minor_); }
+  const std::string& identity() const { return identity_; }  // version, and size and time stamp of the file
+
+ private:
+  Nvrtc() = default;
+  bool start(const SharedLibrary& library, int newest_major, std::string& why_not);
+  void check(nvrtcResult result, const char* function) const;
+
+  Functions functions_;
+  int major_ = 0, minor_ = 0;
+  std::vector<int> architectures_;  // 10 * major + minor, ascending
+  std::string identity_;
+};
+
 }  // namespace fusewright::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -23,5 +24,19 @@ class SharedLibrary {
 
 // The file that holds the code at an address, links followed; empty if nobody knows.
 std::string file_of_code(const void* address);
+
+// Where a library may be.
+struct LibraryPlaces {
+  std::string what;                      // for the reason: "no CUDA driver"
+  std::string variable;                  // the environment variable that may name it
+  std::string chosen;                    // that variable's value: an absolute path, then the only place
+  std::vector<std::string> names;        // best first; as the system's linker finds them,
+  std::vector<std::string> directories;  // then in these
+};
+
+// The first library that opens and that `accept` takes. If there is none, `why_not` says what was tried and what was
+// wrong with each; `accept` writes what is wrong with one it refuses.
+SharedLibrary find_library(const LibraryPlaces& places, const std::function<bool(SharedLibrary&, std::string&)>& accept,
+                           std::string& why_not);
 
 }  // namespace fusewright

@@ -1,0 +1,179 @@
+#include "runtime/cuda_runtime.h"
+
+#include <cstdlib>
+
+#include "ir/error.h"
+#include "runtime/compile_error.h"
+#include "runtime/cuda_module.h"
+#include "runtime/log.h"
+#include "runtime/posix.h"
+#include "runtime/thread_pool.h"
+
+#ifndef FUSEWRIGHT_VERSION
+#define FUSEWRIGHT_VERSION "0.0.0"
+#endif
+
+namespace fusewright::cuda {
+namespace {
+
+// What every GPU that we know can take; a kernel with many registers may take fewer threads, then the driver says so.
+constexpr uint32_t most_blocks = 0x7fffffff, most_threads = 1024;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+[[noreturn]] void fail_launch(const std::string& name, int device, LaunchShape shape, const std::string& why) {
+  fail("kernel '", name, "' cannot be launched on GPU ", device, " (grid ", shape.blocks, ", block ", shape.threads,
+       ", ", shape.shared_bytes, " bytes of shared memory): ", why);
+}
+
+}  // namespace
+
+RuntimeOptions RuntimeOptions::from_environment() {
+  return {variable("FUSEWRIGHT_CUDA_LIBRARY"),
+          variable("FUSEWRIGHT_NVRTC_LIBRARY"),
+          {},
+          positive_from_environment("MAX_JOBS", available_processors())};
+}
+
+Runtime::Runtime(RuntimeOptions options, DiskCache& cache)
+    : cache_(cache), options_(std::move(options)), modules_(options_.jobs) {}
+
+Runtime::~Runtime() = default;
+
+Runtime& Runtime::instance() {
+  return ProcessSingleton<Runtime>::get(
+      [] { return new Runtime(RuntimeOptions::from_environment(), DiskCache::instance()); });
+}
+
+void Runtime::add_library_directories(const std::vector<std::string>& directories) {
+  const std::lock_guard lock(mutex_);
+  options_.directories.insert(options_.directories.end(), directories.begin(), directories.end());
+}
+
+void Runtime::set_key_salt(std::string salt) {
+  const std::lock_guard lock(mutex_);
+  salt_ = std::move(salt);
+}
+
+const Runtime::Found& Runtime::find() {
+  std::string news;
+  {
+    const std::lock_guard lock(mutex_);
+    if (owned_ != nullptr) return *owned_;  // another thread was first
+    auto found = std::make_unique<Found>();
+    // The driver first: where there is none, the big library of NVRTC is not even opened.
+    found->driver = Driver::open(options_.cuda_library, found->why_not);
+    if (found->driver != nullptr) {
+      const int major = found->driver->version() / 1000;
+      found->nvrtc = Nvrtc::open(options_.nvrtc_library, options_.directories, major, found->why_not);
+      if (found->nvrtc == nullptr) found->driver = nullptr;
+    }
+    if (found->driver != nullptr) {
+      news = "CUDA driver " + found->driver->version_text() + ", NVRTC " + found->nvrtc->version() + ":";
+      for (int i = 0; i < found->driver->device_count(); ++i) {
+        const Device& device = found->driver->device(i);
+        news += " GPU " + std::to_string(i) + " is " + device.name + " (" + std::to_string(device.architecture.major) +
+                "." + std::to_string(device.architecture.minor) + ").";
+      }
+    }
+    owned_ = std::move(found);
+    found_.store(owned_.get(), std::memory_order_release);
+  }
+  if (!news.empty()) log(LogLevel::info, news);  // without the lock: a sink may take one of its own
+  return *owned_;
+}
+
+Driver& Runtime::driver() {
+  const Found& all = found();
+  if (all.driver == nullptr) throw Error("no GPU can be used: " + all.why_not);
+  return *all.driver;
+}
+
+KernelKey Runtime::key_of(const std::string& source, Architecture architecture) {
+  driver();
+  const Nvrtc& nvrtc = *found().nvrtc;
+  const Target target = nvrtc.target(architecture);
+  std::string flags;
+  for (const std::string& option : Nvrtc::options(target)) flags += option + "\n";
+  const std::lock_guard lock(mutex_);
+  return {source, flags, nvrtc.identity(), target.name, salt_, FUSEWRIGHT_VERSION};
+}
+
+std::vector<std::shared_ptr<Module>> Runtime::compile(const std::vector<std::string>& sources,
+                                                      Architecture architecture) {
+  if (sources.empty()) return {};
+  if (!available()) throw CompileError("no GPU can be used: " + unavailable_because());
+  const Target target = found().nvrtc->target(architecture);
+  // PTX of an older architecture serves several devices; a module knows the one it is for, so that is in its name.
+  const std::string suffix = ":" + std::to_string(architecture.major) + "." + std::to_string(architecture.minor);
+  std::vector<std::string> keys, names;
+  for (const std::string& source : sources) {
+    keys.push_back(key_of(source, architecture).hex());
+    names.push_back(keys.back() + suffix);
+  }
+  return modules_.get(names, [&](size_t i) { return obtain(sources[i], architecture, target, keys[i]); });
+}
+
+std::shared_ptr<Module> Runtime::obtain(const std::string& source, Architecture architecture, const Target& target,
+                                        const std::string& key) {
+  const Found& all = found();
+  const auto make = [&](std::vector<std::byte> image) {
+    return std::make_shared<LoadedModule>(all.driver, architecture, std::move(image));
+  };
+  const auto recall = [&]() -> std::shared_ptr<Module> {
+    auto bytes = cache_.get(key);
+    if (!bytes) return nullptr;
+    modules_.count_cache_hit();
+    return make(std::move(*bytes));
+  };
+  if (auto module = recall()) return module;
+  // One lock at a time in each thread, so no two processes can wait for each other.
+  const CacheLock lock(cache_, key);
+  if (auto module = recall()) return module;
+  const std::string kept = keep_source(source, key + ".cu");
+  std::vector<std::byte> image;
+  try {
+    image = modules_.in_slot([&] { return all.nvrtc->compile(source, target); });
+  } catch (const CompileError& error) {
+    throw CompileError(error.what() + where_source_is(kept));
+  }
+  cache_.put(key, image);
+  modules_.count_compiled();
+  return make(std::move(image));
+}
+
+void Runtime::launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,
+                     void* stream) {
+  Driver& driver = this->driver();
+  const Device& properties = driver.device(device);
+  if (shape.blocks == 0 || shape.blocks > most_blocks) fail_launch(name, device, shape, "so many blocks cannot be");
+  if (shape.threads == 0 || shape.threads > most_threads) {
+    fail_launch(name, device, shape, "a block has 1 to 1024 threads");
+  }
+  if (shape.shared_bytes > properties.shared_bytes) {
+    fail_launch(name, device, shape, "a block has at most " + std::to_string(properties.shared_bytes) + " bytes");
+  }
+  void* parameters[] = {const_cast<void*>(arguments)};
+  const ContextScope scope(driver, device);
+  const CUresult result =
+      driver.call().cuLaunchKernel(static_cast<CUfunction>(kernel), shape.blocks, 1, 1, shape.threads, 1, 1,
+                                   shape.shared_bytes, static_cast<CUstream>(stream), parameters, nullptr);
+  if (result != CUDA_SUCCESS) fail_launch(name, device, shape, driver.describe("cuLaunchKernel", result));
+}
+
+bool Runtime::is_capturing(void* stream) {
+  Driver& driver = this->driver();
+  int status = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver.call().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
+  // The default stream itself is never recorded, but while another is, nothing may be done on it either.
+  if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  // The default stream in a thread that has no context yet.
+  if (result == CUDA_ERROR_INVALID_CONTEXT && stream == nullptr) return false;
+  driver.check(result, "cuStreamIsCapturing");
+  return status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+}  // namespace fusewright::cuda
