@@ -188,10 +188,14 @@ def test_operation(name):
     check(fn, inputs, layouts=["contiguous"], dynamic=dynamic)
     session = Session(name, record=True)
     leaves = [x.requires_grad_() if isinstance(x, torch.Tensor) else x for x in inputs]
+    captured = capture(fn._call_impl if isinstance(fn, nn.Module) else fn, session, dynamic)
     with contextlib.suppress(Stop):
-        capture(fn._call_impl if isinstance(fn, nn.Module) else fn, session, dynamic)(*leaves)
+        captured(*leaves)
+    if name == "scalar_input":  # torch 2.6 makes a float an argument at its second value, whatever `dynamic` says
+        with contextlib.suppress(Stop):
+            captured(*[x + 0.5 if isinstance(x, float) else x for x in leaves])
     text = ""
-    for region in session.captured[0].regions:
+    for region in session.captured[-1].regions:
         report = region.compiled.report(True)
         text += str(region.imported.graph) + report["forward"] + report["backward"]
     assert PRINTED.get(name, f"= {name}(") in text, text
