@@ -74,7 +74,8 @@ extern const EmbeddedKernel embedded_kernels[];
 
 }  // namespace fusewright
 ")
-write_if_different("${OUTPUT}.cpp" "${note}#include \"embedded_kernels.h\"
+get_filename_component(header "${OUTPUT}.h" NAME)
+write_if_different("${OUTPUT}.cpp" "${note}#include \"${header}\"
 
 namespace fusewright {
 

@@ -20,7 +20,7 @@
 #define FW_AND_LINE
 #endif
 
-#if defined(FW_EMULATOR) || (defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900)
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define FW_SM90 1
 #else
 #define FW_SM90 0
@@ -128,12 +128,12 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
 
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
 template <int N, Access access = Access::read_only, class T>
-FW_FN void load_vector(const T* from, T (&to)[N]) {
+FW_FN void load_vector(const T* from, T (&to)[N] FW_AND_CALLER) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   const W* words = reinterpret_cast<const W*>(from);
 #ifdef FW_EMULATOR
-  fwemu::check_aligned(from, bytes);
+  fwemu::check_aligned(from, bytes, line);
 #endif
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
@@ -150,12 +150,12 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
 }
 
 template <int N, Access access = Access::plain, class T>
-FW_FN void store_vector(T* to, const T (&from)[N]) {
+FW_FN void store_vector(T* to, const T (&from)[N] FW_AND_CALLER) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   W* words = reinterpret_cast<W*>(to);
 #ifdef FW_EMULATOR
-  fwemu::check_aligned(to, bytes);
+  fwemu::check_aligned(to, bytes, line);
 #endif
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
@@ -171,15 +171,15 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
 
 // One element.
 template <Access access = Access::read_only, class T>
-FW_FN T load(const T* from) {
+FW_FN T load(const T* from FW_AND_CALLER) {
   T value[1];
-  load_vector<1, access>(from, value);
+  load_vector<1, access>(from, value FW_AND_LINE);
   return value[0];
 }
 template <Access access = Access::plain, class T>
-FW_FN void store(T* to, T value) {
+FW_FN void store(T* to, T value FW_AND_CALLER) {
   const T values[1] = {value};
-  store_vector<1, access>(to, values);
+  store_vector<1, access>(to, values FW_AND_LINE);
 }
 
 // ---------------------------------------------------------------- division by an invariant
@@ -232,9 +232,9 @@ FW_FN void copy_async_commit() {
 
 // Waits until at most the last `groups` of this thread's groups are under way.
 template <int groups>
-FW_FN void copy_async_wait() {
+FW_FN void copy_async_wait(FW_CALLER) {
 #ifdef FW_EMULATOR
-  fwemu::copy_async_wait(groups);
+  fwemu::copy_async_wait(groups, line);
 #else
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif

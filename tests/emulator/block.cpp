@@ -1,0 +1,262 @@
+#include "emulator/block.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+
+namespace fwemu {
+namespace {
+
+thread_local Block* running_block = nullptr;
+
+uint64_t mix(uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+std::string name_index(Index index, Index size) {
+  std::string text = std::to_string(index.x);
+  if (size.y == 1 && size.z == 1) return text;
+  return "(" + text + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
+}
+
+}  // namespace
+
+Block* Block::running() { return running_block; }
+
+const Runtime Block::runtime = {
+    .self = [] { return static_cast<const Thread*>(&running_block->current_->view); },
+    .fail = [](int line, const char* text) { running_block->fail(text, line); },
+    .barrier = [](int line) { running_block->barrier(line); },
+    .warp = [](WarpCall* call) { running_block->warp(call); },
+    .copy_async = [](void* shared, const void* global, unsigned bytes, unsigned valid,
+                     int line) { running_block->copy_async(shared, global, bytes, valid, line); },
+    .copy_async_commit =
+        [] {
+          Fiber& fiber = *running_block->current_;
+          fiber.groups.push_back(fiber.copies.size());
+        },
+    .copy_async_wait = [](int groups, int) { running_block->copy_async_wait(static_cast<size_t>(groups)); },
+    .mbarrier_init = [](unsigned long long* barrier, unsigned arrivals,
+                        int line) { running_block->mbarrier_init((uint64_t*)barrier, arrivals, line); },
+    .mbarrier_arrive = [](unsigned long long* barrier,
+                          int line) { running_block->mbarrier_arrive((uint64_t*)barrier, line); },
+    .mbarrier_expect = [](unsigned long long* barrier, unsigned bytes,
+                          int line) { running_block->mbarrier_expect((uint64_t*)barrier, bytes, line); },
+    .mbarrier_try_wait = [](unsigned long long* barrier, unsigned parity,
+                            int line) { return running_block->mbarrier_try_wait((uint64_t*)barrier, parity, line); },
+    .copy_bulk = [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier,
+                    int line) { running_block->copy_bulk(shared, global, bytes, (uint64_t*)barrier, line); },
+};
+
+// ---- a block from its start to its end ----
+
+void Block::begin(Launch& launch, uint64_t index) {
+  const LaunchRequest& request = launch.request;
+  const Index size = request.block, grid = request.grid;
+  const unsigned count = size.x * size.y * size.z;
+  launch_ = &launch;
+  index_ = index;
+  random_ = mix(launch.seed ^ mix(index)) | 1;
+  if (stacks_ == nullptr || stacks_->count() < count) stacks_ = std::make_unique<Stacks>(count);
+  shared_.prepare(request.shared_bytes);
+  mbarriers_.clear();
+  bulk_copies_.clear();
+
+  const Index block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
+                       static_cast<unsigned>(index / grid.x / grid.y)};
+  fibers_.resize(count);
+  for (unsigned i = 0; i < count; ++i) {
+    Fiber& fiber = fibers_[i];
+    const Index thread = {i % size.x, i / size.x % size.y, i / size.x / size.y};
+    fiber.view = {thread, block, size, grid, shared_.data()};
+    fiber.stack_pointer = prepare_fiber(stacks_->top(i), fiber_main);
+    fiber.number = i;
+    fiber.wait = Wait::none;
+    fiber.line = 0;
+    fiber.copying = false;
+    fiber.copies.clear();
+    fiber.groups.clear();
+  }
+  warps_.resize((count + 31) / 32);
+  ready_warps_ = 0;
+  for (unsigned w = 0; w < warps_.size(); ++w) {
+    const unsigned lanes = std::min(32u, count - 32 * w);
+    warps_[w].live = warps_[w].runnable = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    warps_[w].meetings.clear();
+    ready_warps_ |= 1u << w;
+  }
+  live_ = count;
+  at_barrier_ = 0;
+}
+
+void Block::run(Launch& launch, uint64_t index) {
+  begin(launch, index);
+  current_ = &fibers_[0];
+  current_ = pick();
+  running_block = this;
+  fwemu_switch(&main_stack_pointer_, current_->stack_pointer);
+  running_block = nullptr;
+  if (launch.failed()) return;
+  const std::string place = "block " + name_index(fibers_[0].view.block, launch.request.grid);
+  if (const ptrdiff_t where = shared_.damage(); where != 0) {
+    launch.report(place, "shared memory was written " + std::to_string(where < 0 ? -where : where) +
+                             (where < 0 ? " bytes before its start" : " bytes behind its end"));
+  }
+  if (!bulk_copies_.empty()) {
+    launch.report(place,
+                  "it ended while a bulk copy was under way that began at " + launch.quote(bulk_copies_[0].copy.line));
+  }
+}
+
+void Block::fiber_main() {
+  Block& block = *running();
+  block.launch_->request.kernel->call(block.launch_->request.arguments);
+  block.end_fiber();
+}
+
+void Block::end_fiber() {
+  Fiber& fiber = *current_;
+  check_red_zones();
+  check_ended_lane(fiber);
+  fiber.wait = Wait::ended;
+  warps_[fiber.number / 32].live &= ~(1u << fiber.number % 32);
+  --live_;
+  if (live_ != 0 && at_barrier_ == live_) release_barrier();
+  void* unused;
+  if (live_ == 0) {
+    fwemu_switch(&unused, main_stack_pointer_);
+  } else {
+    current_ = pick();
+    fwemu_switch(&unused, current_->stack_pointer);
+  }
+  __builtin_unreachable();
+}
+
+// ---- who runs next ----
+
+uint32_t Block::random() {  // xorshift64*
+  random_ ^= random_ >> 12;
+  random_ ^= random_ << 25;
+  random_ ^= random_ >> 27;
+  return static_cast<uint32_t>((random_ * 0x2545f4914f6cdd1du) >> 32);
+}
+
+unsigned Block::choose(uint32_t set) {
+  const unsigned start = random() % 32;
+  return (static_cast<unsigned>(std::countr_zero(std::rotr(set, static_cast<int>(start)))) + start) % 32;
+}
+
+// A fiber that can run; it no longer counts as one. Mostly of the same warp: its stacks are in the cache.
+Fiber* Block::pick() {
+  while (ready_warps_ == 0) {
+    if (bulk_copies_.empty()) fail("nothing can run any more: " + who_waits());
+    deliver(random() % bulk_copies_.size());
+  }
+  unsigned w = current_->number / 32;
+  if (warps_[w].runnable == 0 || random() % 16 == 0) w = choose(ready_warps_);
+  const unsigned lane = choose(warps_[w].runnable);
+  warps_[w].runnable &= ~(1u << lane);
+  if (warps_[w].runnable == 0) ready_warps_ &= ~(1u << w);
+  return &fibers_[32 * w + lane];
+}
+
+void Block::park() {
+  check_red_zones();
+  Fiber* from = current_;
+  current_ = pick();
+  if (current_ != from) fwemu_switch(&from->stack_pointer, current_->stack_pointer);
+}
+
+void Block::make_runnable(unsigned number) {
+  fibers_[number].wait = Wait::none;
+  warps_[number / 32].runnable |= 1u << number % 32;
+  ready_warps_ |= 1u << number / 32;
+}
+
+// ---- the barrier of the block ----
+
+void Block::barrier(int line) {
+  Fiber& fiber = *current_;
+  fiber.wait = Wait::barrier;
+  fiber.line = line;
+  if (++at_barrier_ == live_) release_barrier();
+  park();
+}
+
+void Block::release_barrier() {
+  int line = 0;
+  for (const Fiber& fiber : fibers_) {
+    if (fiber.wait != Wait::barrier) continue;
+    if (line == 0) line = fiber.line;
+    if (fiber.line != line) fail("threads wait at different barriers: " + who_waits());
+  }
+  at_barrier_ = 0;
+  for (Fiber& fiber : fibers_) {
+    if (fiber.wait == Wait::barrier) fiber.wait = Wait::none;
+  }
+  for (unsigned w = 0; w < warps_.size(); ++w) {
+    warps_[w].runnable = warps_[w].live;
+    if (warps_[w].live != 0) ready_warps_ |= 1u << w;
+  }
+}
+
+// ---- faults ----
+
+void Block::check_red_zones() {
+  if (!shared_.damaged_nearby()) [[likely]]
+    return;
+  const ptrdiff_t where = shared_.damage();
+  fail("wrote to shared memory " + std::to_string(where < 0 ? -where : where) +
+       (where < 0 ? " bytes before its start" : " bytes behind its end") + ", of " + std::to_string(shared_.size()) +
+       " bytes, " + (current_->wait == Wait::none ? "behind" : "before") + " this line");
+}
+
+std::string Block::name_of(const Fiber& fiber) const {
+  return "block " + name_index(fiber.view.block, launch_->request.grid) + ", thread " +
+         name_index(fiber.view.thread, launch_->request.block);
+}
+
+std::string name_threads(const std::vector<unsigned>& numbers) {
+  std::string text = numbers.size() == 1 ? "thread " : "threads ";
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
+    if (i != 0) text += ", ";
+    text += std::to_string(numbers[i]);
+    if (last != i) text += "-" + std::to_string(numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+std::string Block::who_waits() const {
+  static constexpr const char* what[] = {"can run", "wait at the barrier of ", "wait for lanes of their warp at ",
+                                         "wait for an mbarrier at ", "have ended"};
+  std::map<std::pair<Wait, int>, std::vector<unsigned>> groups;
+  for (const Fiber& fiber : fibers_) {
+    const bool waits = fiber.wait != Wait::none && fiber.wait != Wait::ended;
+    groups[{fiber.wait, waits ? fiber.line : 0}].push_back(fiber.number);
+  }
+  std::string text;
+  for (const auto& [key, numbers] : groups) {
+    text += (text.empty() ? "" : "; ") + name_threads(numbers) + " " + what[static_cast<int>(key.first)];
+    if (key.second != 0) text += launch_->quote(key.second);
+  }
+  return text;
+}
+
+// The strings are never destroyed: the fiber's stack is given up as it is.
+void Block::fail(const std::string& what, int line, bool is_address) {
+  if (line == 0) line = current_->line;
+  std::string place = name_of(*current_);
+  if (line != 0) place += ", " + launch_->quote(line);
+  launch_->report(place, what, is_address);
+  void* unused;
+  fwemu_switch(&unused, main_stack_pointer_);
+  __builtin_unreachable();
+}
+
+}  // namespace fwemu
