@@ -3,11 +3,12 @@
 # make test    lint, C++ tests, Python tests
 # make build   only what changed          make lint / format    layout of the code
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
+# On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup env build run test lint format bench clean
+.PHONY: setup env build run test lint format bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench
 
 setup: build
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
@@ -32,6 +33,9 @@ format: env
 
 bench: build
 	@$(BIN)/python bench/cpu_chains.py $(ARGS)
+
+gpu-tests gpu-sanitize gpu-ulp gpu-bench:
+	@PYTHON=$(PYTHON) scripts/gpu.sh $(@:gpu-%=%) $(ARGS)
 
 clean:
 	rm -rf build dist python/fusewright/*.so .pytest_cache .ruff_cache .hypothesis

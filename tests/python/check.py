@@ -2,11 +2,13 @@
 
 `check(fn, inputs)` runs fn three times (eager in float64, eager in its own dtype, fused) and compares outputs,
 gradients of inputs and parameters, and buffers, by the rule of `fusewright.oracle`; strides of outputs must be eager's.
+FUSEWRIGHT_TEST_DEVICE=cuda does it there (tests/gpu): whatever the caller made is moved first.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable
 
 import torch
@@ -15,6 +17,7 @@ from torch.utils import _pytree as pytree
 import fusewright
 from fusewright.oracle import errors, judge
 
+DEVICE = torch.device(os.environ.get("FUSEWRIGHT_TEST_DEVICE", "cpu"))
 AWKWARD = (1, 31, 32, 33, 127)
 NEIGHBOURS = (torch.float16, torch.bfloat16)
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded", "channels_last")
@@ -40,10 +43,17 @@ def check(
         for size in sizes:
             check(fn, inputs(size), grad=grad, fused=fused, layouts=("contiguous",), strides=strides, dynamic=dynamic)
         inputs = inputs(max(sizes))
-    inputs = list(inputs)
+    fn, inputs = place(fn), [place(x) for x in inputs]
     for layout in layouts:
         if _applies(layout, inputs):
             _check_layout(fn, inputs, layout, grad, fused, strides, dynamic)
+
+
+def place(value):
+    """A tensor on the device of the tests; a copy of a module there; anything else as it is."""
+    if isinstance(value, torch.nn.Module):
+        return value if DEVICE.type == "cpu" else copy.deepcopy(value).to(DEVICE)
+    return value.to(DEVICE) if isinstance(value, torch.Tensor) else value
 
 
 def _applies(layout: str, inputs: list) -> bool:
@@ -99,12 +109,12 @@ def _errors_nearby(fn, inputs, layout, grad) -> dict[str, tuple[float, float]]:
     gradient from one place to another. Eager is right or wrong there by luck; its error at a single point says little.
     """
     worst: dict[str, tuple[float, float]] = {}
-    generator = torch.Generator().manual_seed(11)
+    generator = torch.Generator("cpu").manual_seed(11)
 
     def nudge(x):
         if not isinstance(x, torch.Tensor) or x.dtype not in NEIGHBOURS:
             return x
-        up = torch.randint(-1, 2, x.shape, generator=generator).to(x.dtype)
+        up = torch.randint(-1, 2, x.shape, generator=generator, device="cpu").to(x)
         return x.detach() * (1 + up * torch.finfo(x.dtype).eps)
 
     for _ in range(8):
@@ -155,7 +165,7 @@ def _run(fn, inputs, layout, grad, wide=False, optimize=None) -> dict[str, torch
 def _backward(outputs: list[torch.Tensor]) -> None:
     if not outputs:
         return
-    generator = torch.Generator().manual_seed(7)
+    generator = torch.Generator("cpu").manual_seed(7)
     # The same cotangents in every dtype: drawn in float32, representable in 16 bits.
-    draws = [torch.randint(-8, 9, x.shape, generator=generator).float() / 8 + 0.0625 for x in outputs]
-    torch.autograd.backward(outputs, [d.to(x.dtype) for d, x in zip(draws, outputs, strict=True)])
+    draws = [torch.randint(-8, 9, x.shape, generator=generator, device="cpu") / 8 + 0.0625 for x in outputs]
+    torch.autograd.backward(outputs, [d.to(x) for d, x in zip(draws, outputs, strict=True)])

@@ -1,6 +1,7 @@
 """Fixtures shared by all Python tests.
 
 FUSEWRIGHT_FAKE_CORE=1, or a missing extension, runs the tests against fake_core.py: capture alone, no fusion.
+FUSEWRIGHT_TEST_EMULATE=1 compiles every region for a GPU and runs it in the emulator (test_emulated.py always does).
 """
 
 import importlib.util
@@ -33,6 +34,12 @@ if FAKE_CORE:
 
     sys.modules["fusewright._core"] = fake_core
 
+# Read when the package is imported, opened when a region for a GPU is first compiled.
+EMULATOR = Path(os.environ.get("FUSEWRIGHT_EMULATOR_DIR", HERE.parents[1] / "build" / "tests" / "emulator"))
+for _variable, _library in (("CUDA", "cuda"), ("NVRTC", "nvrtc")):
+    if (EMULATOR / f"lib{_library}_emulator.so").exists():
+        os.environ.setdefault(f"FUSEWRIGHT_{_variable}_LIBRARY", str(EMULATOR / f"lib{_library}_emulator.so"))
+
 import fusewright  # noqa: E402
 
 
@@ -44,6 +51,24 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if FAKE_CORE and item.get_closest_marker("real_core"):
             item.add_marker(pytest.mark.skip(reason="the extension is not built"))
+
+
+@pytest.fixture(scope="session")
+def emulator():
+    """Skips where the emulator is not there."""
+    if FAKE_CORE:
+        pytest.skip("the extension is not built")
+    if not (EMULATOR / "libcuda_emulator.so").exists():
+        pytest.skip(f"the emulator is not built: no libcuda_emulator.so in {EMULATOR}")
+    if not fusewright._core.cuda_available():
+        pytest.skip(fusewright._core.cuda_unavailable_because())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def everything_emulated(request):
+    if os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1":
+        request.getfixturevalue("emulator")
+        fusewright._core.emulate_cuda(True)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from check import check
+from check import check, place
 from torch import nn
 
 from fusewright import _core
@@ -183,7 +183,7 @@ def in_dtype(inputs, dtype):
 @pytest.mark.parametrize("name", ENTRIES)
 def test_operation(name):
     fn, inputs = ENTRIES[name]
-    inputs = inputs()
+    fn, inputs = place(fn), [place(x) for x in inputs()]
     dynamic = True if name == "scalar_input" else None  # else the first value of a float is a constant
     check(fn, inputs, layouts=["contiguous"], dynamic=dynamic)
     session = Session(name, record=True)

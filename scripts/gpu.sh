@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# The checks that need a GPU, on a machine that has torch with CUDA, cmake and ninja, and no network.
+#   scripts/gpu.sh build | tests [pytest's arguments] | sanitize [tool ...] | ulp [functions] | bench [arguments]
+# Each can be started again: what is done already is not done twice (rm -r build/gpu-results starts over).
+# Results go to build/gpu-results, and copies of them to $OUT if that is set. PYTHON picks the interpreter.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-python3}
+work=$PWD/build/gpu-results
+mkdir -p "$work"
+export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
+export FUSEWRIGHT_CACHE_DIR=${FUSEWRIGHT_CACHE_DIR:-$PWD/build/gpu-cache}
+
+# The extension for this interpreter's torch, beside the package; a development build of another one is not touched.
+build() {
+  cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DFUSEWRIGHT_TESTS=OFF -DFUSEWRIGHT_EXAMPLES=OFF \
+    -DPython_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')" >"$work/cmake.log" 2>&1 &&
+    cmake --build build/gpu ${MAX_JOBS:+-j "$MAX_JOBS"} >"$work/build.log" 2>&1 || {
+    tail -n 40 "$work/cmake.log" "$work/build.log"
+    echo "gpu: the build failed"
+    return 1
+  }
+  "$python" - <<'PY'
+import torch, fusewright
+core = fusewright._core
+print(f"gpu: torch {torch.__version__}, {torch.cuda.get_device_name() if torch.cuda.is_available() else 'no GPU'},",
+      "fusewright sees it" if core.cuda_available() else core.cuda_unavailable_because())
+PY
+}
+
+# One process a part, several at a time: a fault on the device ends a process, and compiling uses the cores.
+tests() {
+  local parts=(test_models test_table test_numbers "test_cuda -m 'not big'" "test_cuda -m big") part name status=0
+  local pids=()
+  mkdir -p "$work/tests"
+  if [ $# -gt 0 ]; then
+    "$python" -m pytest -q --tb=short tests/gpu "$@" 2>&1 | tee "$work/tests/chosen.log"
+    return "${PIPESTATUS[0]}"
+  fi
+  for part in "${parts[@]}"; do
+    name=${part//[^a-z_]/}
+    [ -e "$work/tests/$name.ok" ] && continue
+    (
+      # shellcheck disable=SC2086
+      eval timeout 450 "$python" -m pytest -q --tb=short --durations=5 tests/gpu/${part/ /.py } >"$work/tests/$name.log" 2>&1
+      code=$?
+      [ $code = 0 ] && touch "$work/tests/$name.ok"
+      exit $code
+    ) &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  for part in "${parts[@]}"; do
+    name=${part//[^a-z_]/}
+    grep -E '^(FAILED|ERROR)|short test summary|Fatal|CUDA error' "$work/tests/$name.log" | head -n 40
+    printf '%-24s %s\n' "$name" "$(tail -n 1 "$work/tests/$name.log")"
+  done | tee "$work/tests/summary.txt"
+  return $status
+}
+
+# The caching allocator would hide an access beyond a tensor: it is off. initcheck must see every kernel that writes, the
+# others only ours.
+sanitize() {
+  local tools=("$@") tool status=0 pids=()
+  [ ${#tools[@]} = 0 ] && tools=(memcheck racecheck initcheck synccheck)
+  command -v compute-sanitizer >/dev/null || { echo "gpu: no compute-sanitizer on this machine" && return 77; }
+  mkdir -p "$work/sanitize"
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+  # Kernels are compiled before, without the sanitizer, so that only loading is left.
+  "$python" tests/gpu/sanitize.py >"$work/sanitize/plain.log" 2>&1 || { tail "$work/sanitize/plain.log" && return 1; }
+  for tool in "${tools[@]}"; do
+    [ -e "$work/sanitize/$tool.ok" ] && continue
+    local filter=(--kernel-regex kns=fw_)
+    [ "$tool" = initcheck ] && filter=()
+    (
+      timeout 420 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 99 --print-limit 20 \
+        "$python" tests/gpu/sanitize.py --seconds 380 >"$work/sanitize/$tool.log" 2>&1
+      code=$?
+      [ $code = 0 ] && touch "$work/sanitize/$tool.ok"
+      exit $code
+    ) &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do wait "$pid" || status=1; done
+  for tool in "${tools[@]}"; do
+    echo "== $tool"
+    grep -E '=========|sanitize: (out|[0-9]+ cases)' "$work/sanitize/$tool.log" | tail -n 12
+  done | tee "$work/sanitize/summary.txt"
+  return $status
+}
+
+ulp() { timeout 450 "$python" bench/gpu_ulp.py --out "$work" "$@"; }
+bench() { timeout 470 "$python" bench/gpu_chains.py --out "$work" "$@"; }
+
+# What comes back from a lent machine: few files, few folders.
+collect() {
+  [ -n "${OUT:-}" ] || return 0
+  local file
+  for file in "$work"/*.json "$work"/*.md; do [ -e "$file" ] && cp "$file" "$OUT/"; done
+  tar -C "$work" -czf "$OUT/gpu-results.tar.gz" . 2>/dev/null
+}
+
+what=${1:-}
+[ $# -gt 0 ] && shift
+case $what in
+  build) build ;;
+  tests | sanitize | ulp | bench) build && "$what" "$@" ;;
+  *)
+    sed -n '2,6s/^# //p' "$0"
+    exit 2
+    ;;
+esac
+status=$?
+collect
+exit $status
