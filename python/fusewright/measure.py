@@ -57,14 +57,16 @@ def interleaved(
     *,
     seconds: float = 3.0,
     rounds: tuple[int, int] = (7, 300),
+    prepared: bool = False,
 ) -> dict[str, Timing]:
     """Times every candidate on `fresh()` inputs, round after round, for about `seconds` or the fewest rounds.
 
     The order is turned by one place each round, so that nobody always runs after the same neighbour.
+    prepared: a candidate returns the function that is timed; what it does before is not (a forward, say).
     """
     names = list(candidates)
     inputs = fresh()
-    samplers = {name: _sampler(candidates[name], inputs) for name in names}
+    samplers = {name: _sampler(candidates[name], inputs, prepared) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
     fewest, most = rounds
     end = time.perf_counter() + seconds
@@ -78,31 +80,40 @@ def interleaved(
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
-def _sampler(candidate: Callable[..., object], inputs: Sequence[torch.Tensor]) -> Callable[..., float]:
+def _sampler(
+    candidate: Callable[..., object], inputs: Sequence[torch.Tensor], prepared: bool
+) -> Callable[[Sequence[torch.Tensor]], float]:
     """A function of the inputs that gives the seconds of one call. The candidate is called here, to warm up."""
-    candidate(*inputs)  # compiles, fills caches
+
+    def ready(arguments: Sequence[torch.Tensor]) -> Callable[[], object]:
+        return candidate(*arguments) if prepared else lambda: candidate(*arguments)
+
+    ready(inputs)()  # compiles, fills caches
     gpu = next((tensor.device for tensor in inputs if tensor.is_cuda), None)
     if gpu is not None:
-        ahead = host_seconds(candidate, inputs)
-        return lambda arguments: device_seconds(lambda: candidate(*arguments), gpu, ahead)
-    estimate = _wall_seconds(candidate, inputs, 1)
-    repeats = max(1, math.ceil(SHORTEST_SAMPLE / max(estimate, 1e-7)))
-    return lambda arguments: _wall_seconds(candidate, arguments, repeats)
+        ahead = host_seconds(ready, inputs)
+        return lambda arguments: device_seconds(ready(arguments), gpu, ahead)
+    estimate = _wall_seconds(ready(inputs), 1)
+    repeats = 1 if prepared else max(1, math.ceil(SHORTEST_SAMPLE / max(estimate, 1e-7)))
+    return lambda arguments: _wall_seconds(ready(arguments), repeats)
 
 
-def _wall_seconds(candidate: Callable[..., object], inputs: Sequence[torch.Tensor], repeats: int) -> float:
+def _wall_seconds(call: Callable[[], object], repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
-        candidate(*inputs)
+        call()
     return (time.perf_counter() - start) / repeats
 
 
-def host_seconds(candidate: Callable[..., object], inputs: Sequence[torch.Tensor], calls: int = 5) -> float:
+def host_seconds(
+    ready: Callable[[Sequence[torch.Tensor]], Callable[[], object]], inputs: Sequence[torch.Tensor], calls: int = 5
+) -> float:
     """What a call costs the host: the median time until it returns, while the device is not waited for."""
     samples = []
     for _ in range(calls):
+        call = ready(inputs)
         synchronize(inputs)
-        samples.append(_wall_seconds(candidate, inputs, 1))
+        samples.append(_wall_seconds(call, 1))
     synchronize(inputs)
     return statistics.median(samples)
 
