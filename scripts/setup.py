@@ -153,10 +153,17 @@ def install() -> None:
     pip("install", "--no-build-isolation", "--no-deps", *inplace, "--editable", str(ROOT))
 
     # pip looks nothing up for a requirement that is met: no network.
-    pip("install", *requirements("test"))
-    # The checks of layout are the one thing that a machine without network may lack.
-    if pip("install", "--retries", "1", "--timeout", "30", *requirements("lint"), check=False) != 0:
-        say("ruff and clang-format could not be installed: lint will be skipped")
+    tests = requirements("test")
+    nvrtc = [name for name in tests if name.startswith("nvidia-")]
+    pip("install", *(name for name in tests if name not in nvrtc))
+    # What a machine without network may lack: the checks of layout, and NVRTC if torch brings none.
+    may_lack(requirements("lint"), "ruff and clang-format could not be installed: lint will be skipped")
+    may_lack(nvrtc, "NVRTC could not be installed: tests that compile GPU kernels use torch's or are skipped")
+
+
+def may_lack(wanted: list[str], without: str) -> None:
+    if pip("install", "--retries", "1", "--timeout", "30", *wanted, check=False) != 0:
+        say(without)
         say("To try again: rm .venv/fusewright-setup && make setup")
 
 

@@ -24,7 +24,8 @@ using CUstream = struct CUstream_st*;
 //
 // Modules, not libraries (cuLibraryLoadData): those exist since CUDA 12 only, and they load a kernel on a device when
 // it is first launched there, where an out-of-memory comes too late to choose another way and a recording of a CUDA
-// graph is broken by it. A module for each device is loaded by Module::kernel, ahead of all that.
+// graph is broken by it. A module for each device is loaded by Module::kernel, ahead of all that (under lazy loading,
+// the driver's default, cuModuleGetFunction loads the kernel).
 #define FUSEWRIGHT_CUDA_FUNCTIONS(X)                                                                             \
   X(cuGetErrorName, (CUresult error, const char** name))                                                         \
   X(cuGetErrorString, (CUresult error, const char** text))                                                       \

@@ -79,8 +79,7 @@ CUfunction LoadedModule::find(CUmodule module, const std::string& name, int devi
   const CUresult result = call.cuModuleGetFunction(&function, module, name.c_str());
   require(result != CUDA_ERROR_NOT_FOUND, "the module has no kernel '", name, "'");
   driver_->check(result, "cuModuleGetFunction");
-  // A launch may ask for all the shared memory that the device has, less the kernel's own arrays. Setting this also has
-  // the driver load the kernel now: by itself it would wait for the first launch, which may be under a recording.
+  // A launch may ask for all the shared memory that the device has, less the kernel's own arrays.
   int own = 0;
   driver_->check(call.cuFuncGetAttribute(&own, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function), "cuFuncGetAttribute");
   const int64_t rest = driver_->device(device).shared_bytes - own;

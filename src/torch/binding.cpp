@@ -244,15 +244,18 @@ PYBIND11_MODULE(_core, m) {
     return rows;
   });
   m.def("stats", [] {
-    CompileStats stats = NativeCompiler::instance().stats();
+    const CompileStats cpu = NativeCompiler::instance().stats(), gpu = cuda::stats();
     py::dict result;
-    result["kernels_compiled"] = stats.kernels_compiled;
-    result["cache_hits"] = stats.cache_hits;
-    result["memory_hits"] = stats.memory_hits;
+    result["kernels_compiled"] = cpu.kernels_compiled + gpu.kernels_compiled;
+    result["cache_hits"] = cpu.cache_hits + gpu.cache_hits;
+    result["memory_hits"] = cpu.memory_hits + gpu.memory_hits;
     result["region_calls"] = region_calls();
     return result;
   });
-  m.def("set_key_salt", [](const std::string& salt) { NativeCompiler::instance().set_key_salt(salt); });
+  m.def("set_key_salt", [](const std::string& salt) {
+    NativeCompiler::instance().set_key_salt(salt);
+    cuda::set_key_salt(salt);
+  });
   m.def("set_log_sink", [](py::object sink) {
     python_sink = std::move(sink);
     set_log_sink(log_to_python);

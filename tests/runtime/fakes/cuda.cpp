@@ -32,7 +32,7 @@ FUSEWRIGHT_CUDA_FUNCTIONS(DECLARE)
 
 namespace {
 
-enum { INVALID_VALUE = 1, INVALID_HANDLE = 400 };
+constexpr CUresult INVALID_VALUE = 1, INVALID_HANDLE = 400, OK = CUDA_SUCCESS;
 
 FakeCuda state;
 CUctx_st contexts[8] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
@@ -69,7 +69,7 @@ CUresult cuGetErrorName(CUresult error, const char** name) {
                                                    {701, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"}};
   const auto found = names.find(error);
   *name = found != names.end() ? found->second : nullptr;
-  return found != names.end() ? CUDA_SUCCESS : INVALID_VALUE;
+  return found != names.end() ? OK : INVALID_VALUE;
 }
 
 CUresult cuGetErrorString(CUresult error, const char** text) {
@@ -78,7 +78,7 @@ CUresult cuGetErrorString(CUresult error, const char** text) {
                                                    {701, "too many resources requested for launch"}};
   const auto found = texts.find(error);
   *text = found != texts.end() ? found->second : nullptr;
-  return found != texts.end() ? CUDA_SUCCESS : INVALID_VALUE;
+  return found != texts.end() ? OK : INVALID_VALUE;
 }
 
 CUresult cuDriverGetVersion(int* version) {
