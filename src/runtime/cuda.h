@@ -64,7 +64,8 @@ struct LaunchShape {
 // kernel, the shape and the driver's own words.
 void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments, void* stream);
 
-// A CUDA graph is being recorded on the stream (for the default stream: on any, for then it may not be used).
+// A CUDA graph is being recorded on the stream (for the default stream: on one that waits for it, and so may not be
+// used).
 bool is_capturing(void* stream);
 
 // What else must match for a cached kernel to be reused: the version of torch, say. Set before compiling.

@@ -168,7 +168,7 @@ bool Runtime::is_capturing(void* stream) {
   Driver& driver = this->driver();
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver.call().cuStreamIsCapturing(static_cast<CUstream>(stream), &status);
-  // The default stream itself is never recorded, but while another is, nothing may be done on it either.
+  // The default stream itself is never recorded, but while a stream is that waits for it, it may not be used either.
   if (result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
   // The default stream in a thread that has no context yet.
   if (result == CUDA_ERROR_INVALID_CONTEXT && stream == nullptr) return false;
