@@ -7,7 +7,8 @@
 namespace fwemu {
 namespace {
 
-thread_local Block* running_block = nullptr;
+// A fixed place in each thread's memory: finding it is one instruction, and every threadIdx does.
+__attribute__((tls_model("initial-exec"))) thread_local Block* running_block = nullptr;
 
 uint64_t mix(uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
@@ -144,8 +145,9 @@ uint32_t Block::random() {  // xorshift64*
   return static_cast<uint32_t>((random_ * 0x2545f4914f6cdd1du) >> 32);
 }
 
-unsigned Block::choose(uint32_t set) {
-  const unsigned start = random() % 32;
+// A member of the set, by a random number.
+unsigned Block::choose(uint32_t set, uint32_t drawn) {
+  const unsigned start = drawn % 32;
   return (static_cast<unsigned>(std::countr_zero(std::rotr(set, static_cast<int>(start)))) + start) % 32;
 }
 
@@ -155,9 +157,10 @@ Fiber* Block::pick() {
     if (bulk_copies_.empty()) fail("nothing can run any more: " + who_waits());
     deliver(random() % bulk_copies_.size());
   }
+  const uint32_t drawn = random();
   unsigned w = current_->number / 32;
-  if (warps_[w].runnable == 0 || random() % 16 == 0) w = choose(ready_warps_);
-  const unsigned lane = choose(warps_[w].runnable);
+  if (warps_[w].runnable == 0 || (drawn >> 28) == 0) w = choose(ready_warps_, drawn >> 8);
+  const unsigned lane = choose(warps_[w].runnable, drawn);
   warps_[w].runnable &= ~(1u << lane);
   if (warps_[w].runnable == 0) ready_warps_ &= ~(1u << w);
   return &fibers_[32 * w + lane];
@@ -233,17 +236,17 @@ std::string name_threads(const std::vector<unsigned>& numbers) {
 }
 
 std::string Block::who_waits() const {
-  static constexpr const char* what[] = {"can run", "wait at the barrier of ", "wait for lanes of their warp at ",
-                                         "wait for an mbarrier at ", "have ended"};
+  static constexpr const char* what[] = {" can run", " at the barrier of ", " for lanes of the warp at ",
+                                         " for an mbarrier at ", " ended"};
   std::map<std::pair<Wait, int>, std::vector<unsigned>> groups;
-  for (const Fiber& fiber : fibers_) {
-    const bool waits = fiber.wait != Wait::none && fiber.wait != Wait::ended;
-    groups[{fiber.wait, waits ? fiber.line : 0}].push_back(fiber.number);
-  }
+  const auto waits = [](Wait wait) { return wait != Wait::none && wait != Wait::ended; };
+  for (const Fiber& fiber : fibers_) groups[{fiber.wait, waits(fiber.wait) ? fiber.line : 0}].push_back(fiber.number);
   std::string text;
   for (const auto& [key, numbers] : groups) {
-    text += (text.empty() ? "" : "; ") + name_threads(numbers) + " " + what[static_cast<int>(key.first)];
-    if (key.second != 0) text += launch_->quote(key.second);
+    text += (text.empty() ? "" : "; ") + name_threads(numbers);
+    if (waits(key.first)) text += numbers.size() == 1 ? " waits" : " wait";
+    text += what[static_cast<int>(key.first)];
+    if (waits(key.first)) text += launch_->quote(key.second);
   }
   return text;
 }

@@ -89,7 +89,7 @@ class Block {
   std::string name_of(const Fiber& fiber) const;
   std::string who_waits() const;
   uint32_t random();
-  unsigned choose(uint32_t set);
+  static unsigned choose(uint32_t set, uint32_t drawn);
 
   // warp.cpp
   void warp(WarpCall* call);

@@ -108,7 +108,7 @@ extern "C" __global__ void k(const Args a) {
 }
 )";
   expect_words(run(text, 1, 64, 0), {"nothing can run any more", "threads 0-39 wait at the barrier of line",
-                                     "threads 40-63 wait for lanes of their warp at " + at_line(text, "  a.out")});
+                                     "threads 40-63 wait for lanes of the warp at " + at_line(text, "  a.out")});
 }
 
 // ---- lanes ----

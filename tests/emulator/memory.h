@@ -39,6 +39,7 @@ class SharedMemory {
   size_t mapped_ = 0;
   char* data_ = nullptr;
   size_t size_ = 0;
+  uint64_t expected_before_ = 0, expected_behind_ = 0;  // 8 bytes of the red zones
 };
 
 // Device memory whose end touches a page that nobody may touch, and whose start is close behind another; the few bytes
