@@ -46,7 +46,8 @@ TEST(Divider, DivisorsAroundPowersOfTwo) {
 TEST(Divider, AnyDivisorAndNumber) {
   std::mt19937 random(1);
   for (int i = 0; i < 2'000'000; ++i) {
-    const uint32_t divisor = std::max(1u, (random() >> 1) >> random() % 31), n = (random() >> 1) >> random() % 31;
+    const auto divisor = static_cast<uint32_t>((random() >> 1 >> random() % 31) | 1);
+    const auto n = static_cast<uint32_t>(random() >> 1 >> random() % 31);
     ASSERT_EQ(quotient(n, make_divider(divisor)), n / divisor) << n << " / " << divisor;
   }
 }
