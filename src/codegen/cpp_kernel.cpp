@@ -26,21 +26,6 @@ std::string CppEmitter::accumulator_type(int s) const {
   return is_float(dtype(s)) ? "double" : "fw::i64";
 }
 
-std::string CppEmitter::identity(int s, DType type) const {
-  switch (node(s).op) {
-    case Op::sum:
-      return literal(0, type);
-    case Op::prod:
-      return literal(1, type);
-    default:
-      break;
-  }
-  bool largest = node(s).op == Op::amax;
-  if (type == DType::b8) return literal(largest ? 0 : 1, type);
-  if (is_float(type)) return literal(largest ? -INFINITY : INFINITY, type);
-  return largest ? "(-9223372036854775807LL - 1)" : "9223372036854775807LL";
-}
-
 // accumulate `value` into `total`
 std::string CppEmitter::combine(int s, const std::string& total, const std::string& value) const {
   switch (node(s).op) {
@@ -53,27 +38,6 @@ std::string CppEmitter::combine(int s, const std::string& total, const std::stri
     default:
       return total + " = " + value + " < " + total + " ? " + value + " : " + total + ";";
   }
-}
-
-std::vector<int> CppEmitter::reduces() const {
-  std::vector<int> result;
-  for (int s = 0; s < count(); ++s)
-    if (step(s).role == Role::reduce && !step(s).side) result.push_back(s);
-  return result;
-}
-
-std::vector<int> CppEmitter::sides_in(int p) const {
-  std::vector<int> result;
-  for (int s = 0; s < count(); ++s)
-    if (step(s).side && nest().stage[static_cast<size_t>(s)] == p) result.push_back(s);
-  return result;
-}
-
-std::vector<int> CppEmitter::reduces_in(int p) const {
-  std::vector<int> result;
-  for (int s : reduces())
-    if (nest().stage[static_cast<size_t>(s)] == p + 1) result.push_back(s);
-  return result;
 }
 
 void CppEmitter::write_row_state() {
@@ -226,10 +190,6 @@ void CppEmitter::write_entry() {
   close();
   close();
   close();
-}
-
-bool CppEmitter::has_sides() const {
-  return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [](const Step& step) { return step.side; });
 }
 
 // Where the k-th row (block of columns) lies.

@@ -9,32 +9,6 @@ namespace fusewright {
 
 using std::to_string;
 
-// Steps that pass p computes for each element: what its reductions and stores need, without row-level values.
-std::vector<int> CppEmitter::needed_in(int p) const {
-  std::vector<bool> needed(static_cast<size_t>(count()));
-  std::vector<int> todo;
-  for (int s = 0; s < count(); ++s)
-    if (step(s).stored && !row_level(s) && nest().stage[static_cast<size_t>(s)] == p && step(s).role != Role::reduce)
-      todo.push_back(s);
-  for (int s : reduces_in(p)) todo.push_back(step(s).operands[0]);
-  for (int s : sides_in(p)) todo.push_back(step(s).operands[0]);
-  while (!todo.empty()) {
-    int s = todo.back();
-    todo.pop_back();
-    if (row_level(s) || needed[static_cast<size_t>(s)] || step(s).role == Role::scalar) continue;
-    needed[static_cast<size_t>(s)] = true;
-    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
-  }
-  std::vector<int> result;
-  for (int s = 0; s < count(); ++s)
-    if (needed[static_cast<size_t>(s)]) result.push_back(s);
-  return result;
-}
-
-bool CppEmitter::stored_in(int s, int p) const {
-  return step(s).stored && !row_level(s) && nest().stage[static_cast<size_t>(s)] == p;
-}
-
 void CppEmitter::write_stage(int p) {
   needed_ = needed_in(p);
   const std::vector<int>& steps = needed_;

@@ -149,7 +149,7 @@ void CppEmitter::write_window_body(int s, const std::string& n, const std::strin
       line("w", to_string(s), "[i] += ", operand, ";");
       break;
     default:
-      line("w", to_string(s), "[i] += ", operand, " / ", divisor(s, true), ";");
+      line("w", to_string(s), "[i] += ", operand, " / ", average_divisor(s, true), ";");
   }
   close();
 }
@@ -177,40 +177,23 @@ void CppEmitter::write_tap_load(int window, int s, const std::string& begin, con
   }
 }
 
-// Which element of the window this is, row-major.
-std::string CppEmitter::tap_number(int s) const {
-  std::string text = "0";
-  for (int a : step(s).taps) text = "(" + text + ") * " + to_string(axis(a).kernel) + " + k" + to_string(a);
-  return "static_cast<int>(" + text + ")";
-}
-
-// What an average window divides by. Gradient: at the window's position (taps), else at the element's own.
-std::string CppEmitter::divisor(int s, bool gradient) const {
-  const Node& pool = node(s);
-  std::string type = reg(s);
-  if (pool.integer("divisor") != 0) return literal(static_cast<double>(pool.integer("divisor")), dtype(s));
-  std::string text = "static_cast<" + type + ">(1";
-  for (size_t k = 0; k < step(s).taps.size(); ++k) {
-    const Axis& t = tap(s, k);
-    int a = step(s).taps[k];
-    bool inner = static_cast<int>(k) == inner_tap(s);
-    std::string position, size;
-    if (gradient) {
-      position = "t" + to_string(a) + (inner ? " + j" : "");
-      size = t.base < 0 ? "1" : "a.sizes[" + to_string(t.base) + "]";
-    } else {
-      position = inner ? "first + i" : base_position(t);
-      size = "a.sizes[" + to_string(a) + "]";
-    }
-    text += " * fw::pool_count(" + position + ", " + to_string(t.kernel) + ", " + to_string(t.stride) + ", " +
-            to_string(t.padding) + ", " + size + ", " + (pool.integer("count_include_pad") ? "true" : "false") + ")";
-  }
-  return text + ")";
+// Gradient: at the window's position (taps), else at the element's own.
+std::string CppEmitter::average_divisor(int s, bool gradient) const {
+  auto inner = [&](size_t k) { return static_cast<int>(k) == inner_tap(s); };
+  auto position = [&](size_t k) {
+    if (gradient) return "t" + to_string(step(s).taps[k]) + (inner(k) ? " + j" : "");
+    return inner(k) ? "first + i" : base_position(tap(s, k));
+  };
+  auto extent = [&](size_t k) {
+    int a = gradient ? tap(s, k).base : step(s).taps[k];
+    return a < 0 ? "1" : "a.sizes[" + to_string(a) + "]";
+  };
+  return divisor(s, position, extent);
 }
 
 void CppEmitter::write_average(int s, const std::string& n) {
   open("for (int i = 0; i < ", n, "; ++i)");
-  line("w", to_string(s), "[i] /= ", divisor(s, false), ";");
+  line("w", to_string(s), "[i] /= ", average_divisor(s, false), ";");
   close();
 }
 

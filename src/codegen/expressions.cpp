@@ -40,8 +40,9 @@ std::string literal(double value, DType dtype) {
     return value < 0 ? "(-9223372036854775807LL - 1)" : "9223372036854775807LL";
   if (type == DType::i64) return "fw::i64(" + std::to_string(static_cast<int64_t>(value)) + ")";
   bool single = type == DType::f32;
-  if (std::isnan(value)) return single ? "__builtin_nanf(\"\")" : "__builtin_nan(\"\")";
-  if (std::isinf(value)) return std::string(value < 0 ? "-" : "") + (single ? "__builtin_inff()" : "__builtin_inf()");
+  std::string special = single ? "<float>()" : "<double>()";
+  if (std::isnan(value)) return "fw::nan" + special;
+  if (std::isinf(value)) return (value < 0 ? "-fw::infinity" : "fw::infinity") + special;
   char buffer[40];
   std::snprintf(buffer, sizeof buffer, single ? "%.9g" : "%.17g", value);
   std::string text = buffer;

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -6,6 +7,20 @@
 #include "schedule/schedule.h"
 
 namespace fusewright {
+
+// What the launcher must know of a CUDA kernel beside its text.
+struct CudaCode {
+  std::string split_text;  // entries for split rows and for sums on the side; only the walking variant has them
+  std::vector<int> anchor_axes, walked_axes;  // a row's coordinates: a team stays at the first, walks over the second
+  std::vector<std::vector<int64_t>> sums;     // per pass: the bytes of each accumulator
+  std::vector<bool> position_side;            // per sum on the side: it varies along the row
+  struct Vector {
+    int operand, axis;
+  };
+  std::vector<Vector> vectors;  // operands that are read or written by whole vectors, along this axis
+  int moving_loads = 0;         // operands that every row brings anew
+  bool final_phase = false;     // values of the row are stored behind the last pass
+};
 
 // A generated kernel: its text and what the executor must hand to it.
 struct KernelCode {
@@ -25,12 +40,17 @@ struct KernelCode {
   std::vector<Axis> axes;
   LoopNest nest;
   std::vector<int> origins;  // the user's operators that it computes
+  CudaCode cuda;
 };
 
 // C++ for the system's compiler.
 KernelCode emit_cpp(const Graph& graph, const Kernel& kernel);
 
+// CUDA C++ for NVRTC.
+KernelCode emit_cuda(const Graph& graph, const Kernel& kernel);
+
 // The text in front of every kernel (src/kernels, embedded by the build).
 const std::string& cpp_prelude();
+const std::string& cuda_prelude();
 
 }  // namespace fusewright

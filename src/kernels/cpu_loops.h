@@ -21,10 +21,6 @@ constexpr int chunk = 1024;      // elements of a line that are handled at once:
 constexpr int lanes = 1024;      // room for that many columns
 constexpr int flush_every = 32;  // rows that are added in float before the sum moves to double: as accurate as a tree
 
-FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
-FW_FN i64 max_of(i64 a, i64 b) { return a > b ? a : b; }
-FW_FN i64 ceil_div(i64 a, i64 b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }  // b > 0
-
 // Coordinates of the linear-th point of a space of COUNT axes, last one fastest.
 template <int COUNT>
 FW_FN void decode(const i64* sizes, const int* axes, i64 linear, i64* coordinate) {
@@ -95,13 +91,6 @@ FW_FN void gather_line(C* to, const T* from, i64 step, int n) {
   } else {
     for (int i = 0; i < n; ++i) to[i] = convert<C>(from[i * step]);
   }
-}
-
-// Elements that an average pooling window divides by, along one dimension.
-FW_FN i64 pool_count(i64 position, i64 kernel, i64 stride, i64 padding, i64 size, bool include_padding) {
-  const i64 begin = position * stride - padding;
-  const i64 end = min_of(begin + kernel, size + padding);
-  return include_padding ? end - begin : min_of(end, size) - max_of(begin, 0);
 }
 
 }  // namespace fw

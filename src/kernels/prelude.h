@@ -113,6 +113,17 @@ FW_FN To convert(From v) {
   }
 }
 
+FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
+FW_FN i64 max_of(i64 a, i64 b) { return a > b ? a : b; }
+FW_FN i64 ceil_div(i64 a, i64 b) { return a >= 0 ? (a + b - 1) / b : -(-a / b); }  // b > 0
+
+// Elements that an average pooling window divides by, along one dimension.
+FW_FN i64 pool_count(i64 position, i64 kernel, i64 stride, i64 padding, i64 size, bool include_padding) {
+  const i64 begin = position * stride - padding;
+  const i64 end = min_of(begin + kernel, size + padding);
+  return include_padding ? end - begin : min_of(end, size) - max_of(begin, 0);
+}
+
 }  // namespace fw
 
 #endif  // FW_KERNELS_PRELUDE_H

@@ -13,17 +13,22 @@ std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::v
   program.wrt = std::move(wrt);
   program.options = options;
   run_pipeline(program);
-  result->forward_ = Plan(program.forward, program.forward_fusion);
+  result->forward_ = Plan(program.forward, program.forward_fusion, options.cuda);
   std::vector<std::string> sources = result->forward_.sources();
-  size_t forward_kernels = sources.size();
+  auto forward_kernels = static_cast<long>(sources.size());
   if (program.training()) {
-    result->backward_ = Plan(program.backward, program.backward_fusion);
+    result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda);
     for (std::string& source : result->backward_.sources()) sources.push_back(std::move(source));
   }
-  auto libraries = NativeCompiler::instance().compile(sources);
-  auto split = libraries.begin() + static_cast<long>(forward_kernels);
-  result->forward_.attach({libraries.begin(), split});
-  if (program.training()) result->backward_.attach({split, libraries.end()});
+  if (options.cuda) {
+    auto modules = cuda::compile(sources, cuda::device(options.device).architecture);
+    result->forward_.attach({modules.begin(), modules.begin() + forward_kernels}, options.device);
+    result->backward_.attach({modules.begin() + forward_kernels, modules.end()}, options.device);
+  } else {
+    auto libraries = NativeCompiler::instance().compile(sources);
+    result->forward_.attach({libraries.begin(), libraries.begin() + forward_kernels});
+    result->backward_.attach({libraries.begin() + forward_kernels, libraries.end()});
+  }
   return result;
 }
 

@@ -58,29 +58,8 @@ std::vector<int64_t> SymbolBinder::bind(const Graph& graph, const std::vector<Te
   return symbols;
 }
 
-struct Launcher::Geometry {
-  size_t axes, operands;
-  std::vector<int64_t> sizes, strides;
-  int64_t& stride(size_t operand, size_t axis) { return strides[operand * axes + axis]; }
-};
-
 Launcher::Launcher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
-    : nest_(code.nest) {
-  for (const Axis& axis : code.axes) {
-    axis_sizes_.emplace_back(axis.size, slots);
-    pinned_.push_back(axis.pinned || axis.tap);
-  }
-  for (const KernelCode::Operand& operand : code.operands) {
-    std::vector<OperandAxis> list;
-    for (size_t d = 0; d < operand.dims.size(); ++d)
-      for (size_t i = 0; i < operand.dims[d].size(); ++i)
-        list.push_back({operand.dims[d][i],
-                        static_cast<int>(d),
-                        {operand.dims[d].begin() + static_cast<long>(i) + 1, operand.dims[d].end()}});
-    along_line_.push_back(
-        std::any_of(list.begin(), list.end(), [&](auto& entry) { return entry.axis == nest_.inner; }));
-    strides_.push_back(std::move(list));
-  }
+    : nest_(code.nest), geometry_(graph, code, slots) {
   std::vector<int> loops = nest_.kept;
   loops.insert(loops.end(), nest_.reduced.begin(), nest_.reduced.end());
   loops.push_back(nest_.inner);
@@ -92,57 +71,11 @@ Launcher::Launcher(const Graph& graph, const KernelCode& code, const std::map<st
         if (std::find(list.begin(), list.end(), a) != list.end()) side.axes.push_back(a);
     sides_.push_back(std::move(side));
   }
-  for (Value v : code.numbers) {
-    const Node& node = graph[v];
-    Number number;
-    if (node.op == Op::constant) {
-      number.source = Number::Source::constant;
-      number.value = node.number("value");
-    } else if (node.op == Op::extent) {
-      number.source = Number::Source::size;
-      number.size = SizeProgram(node.sizes("size")[0], slots);
-    } else {
-      number.source = Number::Source::scalar;
-      for (Value input : graph.inputs) {
-        if (input == v) break;
-        number.scalar += graph[input].op == Op::scalar_input;
-      }
-    }
-    numbers_.push_back(std::move(number));
-  }
 }
 
 void Launcher::attach(Entry entry, const int64_t* state_sizes) {
   entry_ = entry;
   if (state_sizes) row_bytes_ = state_sizes[0], sums_bytes_ = state_sizes[1];
-}
-
-// Neighbouring loops that are one stretch of memory for every operand become one: the inner takes the product, the
-// outer size 1. The text of a kernel fixes its loops; this is how [n, c, h, w] still runs as a few long lines.
-void Launcher::merge_loops(Geometry& g, const std::vector<int>& loops) const {
-  for (size_t i = loops.size(); i-- > 1;) {
-    size_t inner = static_cast<size_t>(loops[i]);
-    for (size_t k = i; k-- > 0;) {
-      size_t outer = static_cast<size_t>(loops[k]);
-      if (g.sizes[outer] == 1) continue;
-      if (pinned_[inner] || pinned_[outer]) break;
-      bool joined = true;
-      for (size_t o = 0; o < g.operands && joined; ++o) {
-        // A loop of size 1 takes over any stride, except in the line for operands that its text holds as one number
-        // (stride 0) and for sums on the side, whose line is contiguous (stride 1).
-        bool one = g.sizes[inner] == 1, in_line = loops[i] == nest_.inner;
-        bool side_line =
-            along_line_[o] && std::any_of(sides_.begin(), sides_.end(), [&](auto& s) { return s.operand == o; });
-        bool free = one && (!in_line || (along_line_[o] && !side_line));
-        joined = free || g.stride(o, outer) == (one ? (side_line ? 1 : 0) : g.stride(o, inner) * g.sizes[inner]);
-      }
-      if (!joined) break;
-      if (g.sizes[inner] == 1)
-        for (size_t o = 0; o < g.operands; ++o) g.stride(o, inner) = g.stride(o, outer);
-      g.sizes[inner] *= g.sizes[outer];
-      g.sizes[outer] = 1;
-    }
-  }
 }
 
 // Memory for sums on the side while a kernel runs, and their addition, part by part, into the result.
@@ -231,40 +164,17 @@ class Launcher::SideBuffers {
 
 void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                    const std::vector<double>& scalars) const {
-  Geometry g;
-  g.axes = std::max<size_t>(axis_sizes_.size(), 1);
-  g.operands = operands.size();
-  g.sizes.assign(g.axes, 1);
-  g.strides.assign(g.axes * std::max<size_t>(g.operands, 1), 0);
-  for (size_t a = 0; a < axis_sizes_.size(); ++a) g.sizes[a] = axis_sizes_[a].run(symbols);
+  Geometry g = geometry_.bind(operands, symbols);
+  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
   std::vector<void*> pointers;
-  for (size_t o = 0; o < operands.size(); ++o) {
-    pointers.push_back(operands[o]->data);
-    for (const OperandAxis& entry : strides_[o]) {
-      int64_t stride = operands[o]->strides[static_cast<size_t>(entry.dim)];
-      for (int a : entry.inner) stride *= g.sizes[static_cast<size_t>(a)];
-      g.stride(o, static_cast<size_t>(entry.axis)) += stride;
-    }
-  }
-  std::vector<double> numbers;
-  for (const Number& number : numbers_) {
-    if (number.source == Number::Source::size)
-      numbers.push_back(static_cast<double>(number.size.run(symbols)));
-    else
-      numbers.push_back(number.source == Number::Source::constant ? number.value : scalars[number.scalar]);
-  }
+  for (const Tensor* operand : operands) pointers.push_back(operand->data);
 
   std::vector<int> lines = nest_.reduced, kept = nest_.kept;
   if (nest_.inner >= 0) (nest_.kind == LoopNest::Kind::column ? kept : lines).push_back(nest_.inner);
   SideBuffers side_buffers(sides_, g);
-  merge_loops(g, lines);
-  merge_loops(g, kept);
+  geometry_.merge(g, lines, nest_.inner, KernelGeometry::Text::all_axes);
+  geometry_.merge(g, kept, nest_.inner, KernelGeometry::Text::all_axes);
 
-  auto size_of_loops = [&](const std::vector<int>& loops) {
-    int64_t product = 1;
-    for (int a : loops) product *= g.sizes[static_cast<size_t>(a)];
-    return product;
-  };
   KernelArgs args{pointers.data(),
                   g.sizes.data(),
                   g.strides.data(),
@@ -275,12 +185,12 @@ void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const
                   side_buffers.sizes.data(),
                   1};
   constexpr int64_t grain = 32768;  // elements worth a thread's while
-  int64_t elements = size_of_loops(lines);
+  int64_t elements = g.extent(lines);
   if (nest_.kind == LoopNest::Kind::pointwise) {
     host.parallel_for(elements, grain, [&](int64_t begin, int64_t end) { entry_(&args, -1, begin, end); });
     return;
   }
-  int64_t rows = size_of_loops(nest_.kept), width = 1;
+  int64_t rows = g.extent(nest_.kept), width = 1;
   if (nest_.kind == LoopNest::Kind::column) {
     // Wide blocks read memory in long lines. With several passes a block should stay in the cache between them.
     constexpr int64_t cached = 1 << 17;  // elements

@@ -6,6 +6,7 @@
 #include "codegen/kernel_code.h"
 #include "fusewright/host.h"
 #include "ir/ir.h"
+#include "runtime/geometry.h"
 
 namespace fusewright {
 
@@ -43,31 +44,15 @@ class Launcher {
            const std::vector<double>& scalars) const;
 
  private:
-  struct Number {
-    enum class Source { constant, size, scalar } source;
-    double value = 0;
-    SizeProgram size;
-    size_t scalar = 0;
-  };
-  struct OperandAxis {  // stride of `axis` = stride of `dim` times the sizes of `inner` axes
-    int axis, dim;
-    std::vector<int> inner;
-  };
   struct Side {  // a sum on the side: its operand, and the axes of its result in loop order
     size_t operand;
     std::vector<int> axes;
     DType dtype;  // of the buffer
   };
-  struct Geometry;
   class SideBuffers;
-  void merge_loops(Geometry& geometry, const std::vector<int>& loops) const;
 
   const LoopNest nest_;
-  std::vector<bool> pinned_;
-  std::vector<SizeProgram> axis_sizes_;
-  std::vector<std::vector<OperandAxis>> strides_;
-  std::vector<bool> along_line_;  // per operand: it varies along the innermost loop
-  std::vector<Number> numbers_;
+  KernelGeometry geometry_;
   std::vector<Side> sides_;
   Entry entry_ = nullptr;
   int64_t row_bytes_ = 0, sums_bytes_ = 0;

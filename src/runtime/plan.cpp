@@ -86,23 +86,13 @@ Tensor copied(Host& host, const Tensor& from, const Order& order) {
   to.owner.reset();
   set_strides(to, order);
   host.allocate(to);
-  int64_t bytes = size_of(from.dtype), count = from.elements();
-  std::array<int64_t, max_rank> c{};
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t source = 0, target = 0;
-    for (size_t d = 0; d < static_cast<size_t>(from.rank); ++d)
-      source += c[d] * from.strides[d], target += c[d] * to.strides[d];
-    std::copy_n(static_cast<const char*>(from.data) + source * bytes, bytes,
-                static_cast<char*>(to.data) + target * bytes);
-    for (int d = from.rank - 1; d >= 0 && ++c[static_cast<size_t>(d)] == from.sizes[static_cast<size_t>(d)]; --d)
-      c[static_cast<size_t>(d)] = 0;
-  }
+  host.copy(from, to);
   return to;
 }
 
 }  // namespace
 
-Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder_(graph_) {
+Plan::Plan(Graph graph, const Fusion& fusion, bool cuda) : graph_(std::move(graph)), binder_(graph_) {
   shapes_.resize(graph_.nodes.size());
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
@@ -122,7 +112,7 @@ Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder
       needs_shape(group.call);
     } else {
       step.kernel = kernels_.size();
-      kernels_.push_back(emit_cpp(graph_, group.kernel));
+      kernels_.push_back(cuda ? emit_cuda(graph_, group.kernel) : emit_cpp(graph_, group.kernel));
       for (const auto& operand : kernels_.back().operands)
         if (operand.store) needs_shape(operand.value);
     }
@@ -130,7 +120,12 @@ Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder
   }
   for (size_t v = 0; v < graph_.nodes.size(); ++v)
     if (graph_.nodes[v].kind() == Kind::movement) needs_shape(static_cast<Value>(v));
-  for (const KernelCode& code : kernels_) launchers_.emplace_back(graph_, code, binder_.slots());
+  for (const KernelCode& code : kernels_) {
+    if (cuda)
+      cuda_launchers_.emplace_back(graph_, code, binder_.slots());
+    else
+      launchers_.emplace_back(graph_, code, binder_.slots());
+  }
 
   // Memory goes back after its last reader.
   std::vector<int> last(graph_.nodes.size(), -1);
@@ -155,8 +150,19 @@ Plan::Plan(Graph graph, const Fusion& fusion) : graph_(std::move(graph)), binder
 
 std::vector<std::string> Plan::sources() const {
   std::vector<std::string> result;
-  for (const KernelCode& code : kernels_) result.push_back(cpp_prelude() + code.text);
+  for (const CudaLauncher& launcher : cuda_launchers_)
+    for (std::string& source : launcher.sources()) result.push_back(std::move(source));
+  for (size_t k = 0; k < launchers_.size(); ++k) result.push_back(cpp_prelude() + kernels_[k].text);
   return result;
+}
+
+void Plan::attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device) {
+  auto next = modules.begin();
+  for (CudaLauncher& launcher : cuda_launchers_) {
+    auto end = next + static_cast<long>(launcher.sources().size());
+    launcher.attach({next, end}, device);
+    next = end;
+  }
 }
 
 void Plan::attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries) {
@@ -195,7 +201,7 @@ struct Plan::Run {
     if (node.op == Op::constant) {
       tensor.dtype = node.type.dtype;
       host.allocate(tensor);
-      std::fill_n(static_cast<char*>(tensor.data), size_of(tensor.dtype), 0);
+      host.clear(tensor);
       require(node.number("value") == 0, "a constant result other than 0 needs a kernel");
       return tensor;
     }
@@ -271,7 +277,12 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
         if (operand.store) run.make(operand.value);
       std::vector<const Tensor*> operands;
       for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
-      host.named(code.name, [&] { launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars); });
+      host.named(code.name, [&] {
+        if (cuda_launchers_.empty())
+          launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+        else
+          cuda_launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+      });
     }
     for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};
   }

@@ -8,6 +8,7 @@
 #include "ir/ir.h"
 #include "passes/fusion.h"
 #include "runtime/compiled_library.h"
+#include "runtime/cuda_launch.h"
 #include "runtime/launch.h"
 
 namespace fusewright {
@@ -17,11 +18,12 @@ namespace fusewright {
 class Plan {
  public:
   Plan() = default;
-  Plan(Graph graph, const Fusion& fusion);
+  Plan(Graph graph, const Fusion& fusion, bool cuda = false);
 
-  // The kernels' whole texts, and their compiled form in the same order.
+  // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU, modules for a GPU.
   std::vector<std::string> sources() const;
   void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
+  void attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device);
 
   // Throws Error before anything is computed when an input does not fit. Scalar inputs stand in `scalars`, in order.
   // An input that nobody else holds is released after its last use, too.
@@ -47,7 +49,8 @@ class Plan {
   struct Run;
   Graph graph_;
   std::vector<KernelCode> kernels_;
-  std::vector<Launcher> launchers_;
+  std::vector<Launcher> launchers_;  // one of these two, per kernel
+  std::vector<CudaLauncher> cuda_launchers_;
   std::vector<std::shared_ptr<CompiledLibrary>> libraries_;
   std::vector<Step> steps_;
   std::vector<LibraryCall> calls_;  // per value, only those of library steps are set

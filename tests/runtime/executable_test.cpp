@@ -95,9 +95,9 @@ TEST(InputLayouts, ExpandedByStrideZero) {
 
 TEST(InputLayouts, TheSameMemoryTwice) {
   Graph graph = parse("graph(%x: f32[n], %y: f32[n]) { %1 = mul(%x, %y) return %1 }");
-  auto executable = Executable::compile(graph, {});
+  auto executable = compile(graph);
   Tensor t = to_tensor(Array(DType::f32, {3}, {1, 2, 3}));
-  EXPECT_EQ(to_array(executable->forward().run(plain_host(), {t, t}, {})[0]).data, (std::vector<double>{1, 4, 9}));
+  EXPECT_EQ(to_array(executable->forward().run(backend_host(), {t, t}, {})[0]).data, (std::vector<double>{1, 4, 9}));
 }
 
 std::vector<int64_t> strides_of(const Tensor& t) { return {t.strides.begin(), t.strides.begin() + t.rank}; }
@@ -110,7 +110,7 @@ TEST(OutputLayouts, FollowTheOrderAskedFor) {
            {"graph(%x: f32[n, c, h, w]@0231) { %1 = exp(%x) return %1@0231 }", {60, 1, 15, 3}},
            {"graph(%x: f32[n, c, h, w]@0231) { %1 = exp(%x) return %1 }", {60, 20, 5, 1}},
            {"graph(%x: f32[n, c, h, w]) { %1 = sum(%x) {dims = (2), keepdim = 0} return %1@210 }", {1, 2, 6}}}) {
-    Execution found = execute(*Executable::compile(parse(text), {}), {x}, {}, {channels_last});
+    Execution found = execute(*compile(parse(text)), {x}, {}, {channels_last});
     EXPECT_EQ(strides_of(found.outputs[0]), strides) << text;
     EXPECT_EQ(disagreement(found.outputs, interpret(parse(text), {x}), "output"), "");
   }
@@ -120,21 +120,21 @@ TEST(OutputLayouts, OfAContraction) {
   Graph graph = parse("graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) return %1@10 }");
   std::mt19937 random(2);
   std::vector<Array> inputs = random_inputs(graph, {{"n", 2}, {"k", 3}, {"m", 4}}, random);
-  Execution found = execute(*Executable::compile(graph, {}), inputs, {});
+  Execution found = execute(*compile(graph), inputs, {});
   EXPECT_EQ(strides_of(found.outputs[0]), (std::vector<int64_t>{1, 2}));
   EXPECT_EQ(disagreement(found.outputs, interpret(graph, inputs), "output"), "");
 }
 
 TEST(OutputLayouts, AResultIsNeverTheInputItself) {
   Graph graph = parse("graph(%x: f32[n]) { %1 = exp(%x) return %x, %1 }");
-  auto executable = Executable::compile(graph, {});
+  auto executable = compile(graph);
   Tensor t = to_tensor(Array(DType::f32, {2}, {1, 2}));
-  std::vector<Tensor> outputs = executable->forward().run(plain_host(), {t}, {});
+  std::vector<Tensor> outputs = executable->forward().run(backend_host(), {t}, {});
   EXPECT_NE(outputs[0].data, t.data);
   EXPECT_EQ(to_array(outputs[0]).data, (std::vector<double>{1, 2}));
   graph = parse("graph(%x: f32[n, c]) { %1 = reshape(%x) {sizes = [c, n]} return %1 }");
   t = to_tensor(Array(DType::f32, {1, 2}, {1, 2}));
-  outputs = Executable::compile(graph, {})->forward().run(plain_host(), {t}, {});
+  outputs = compile(graph)->forward().run(backend_host(), {t}, {});
   EXPECT_NE(outputs[0].data, t.data);
   EXPECT_EQ(to_array(outputs[0]).data, (std::vector<double>{1, 2}));
 }
@@ -153,7 +153,7 @@ TEST(ElementTypes, NarrowFloatsAreComputedInFloat) {
     Graph graph = parse(text);
     std::mt19937 random(8);
     std::vector<Array> inputs = random_inputs(graph, {{"n", 3}, {"c", 70}}, random);
-    Execution found = execute(*Executable::compile(graph, {}), inputs, {});
+    Execution found = execute(*compile(graph), inputs, {});
     EXPECT_EQ(disagreement(found.outputs, interpret(graph, inputs), "output"), "") << type;
   }
 }
@@ -219,7 +219,7 @@ TEST(ElementTypes, EveryPointwisePrimitiveInOneKernel) {
 // ---- numbers at the edge -------------------------------------------------------------------------------------
 
 std::vector<double> run(const std::string& text, const std::vector<Array>& inputs) {
-  return to_array(execute(*Executable::compile(parse(text), {}), inputs, {}).outputs[0]).data;
+  return to_array(execute(*compile(parse(text)), inputs, {}).outputs[0]).data;
 }
 
 TEST(Accuracy, SumOfMoreOnesThanAFloatCanCount) {
@@ -231,10 +231,10 @@ TEST(Accuracy, SumOfMoreOnesThanAFloatCanCount) {
   x.sizes = {1, count};
   x.strides = {count, 1};
   auto sum = [&](const std::string& dims) {
-    auto executable = Executable::compile(parse("graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (" + dims +
+    auto executable = compile(parse("graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (" + dims +
                                                 "), keepdim = 0} %2 = cast(%1) {dtype = f64} return %2 }"),
                                           {});
-    return to_array(executable->forward().run(plain_host(), {x}, {})[0]).data[0];
+    return to_array(executable->forward().run(backend_host(), {x}, {})[0]).data[0];
   };
   EXPECT_NEAR(sum("1"), static_cast<double>(count), 2);  // the result itself is a float
   x.sizes = {count, 1};
@@ -346,7 +346,7 @@ TEST(Threads, NumberOfThreadsDoesNotChangeABit) {
            {few_long_rows, {3, 200003}}, {columns, {40001, 7}}, {columns, {33, 4099}}, {few_long_rows, {1, 65536}}}) {
     Array x = random_array(DType::f32, sizes, random);
     Graph graph = parse(text);
-    auto executable = Executable::compile(graph, {true});
+    auto executable = compile(graph, {true});
     std::vector<Array> dL_dy;
     for (const Array& y : interpret(graph, {x})) dL_dy.push_back(Array(DType::f32, y.sizes, 1.0));
     Execution a = execute(*executable, {x}, dL_dy, {}, one), b = execute(*executable, {x}, dL_dy, {}, four);
@@ -362,7 +362,7 @@ TEST(Threads, NumberOfThreadsDoesNotChangeABit) {
 // ---- running twice -------------------------------------------------------------------------------------------
 
 TEST(Executable, OtherSizesNeedNoOtherKernel) {
-  auto executable = Executable::compile(parse(chain), {true, true});
+  auto executable = compile(parse(chain), {true, true});
   std::mt19937 random(15);
   for (const Sizes& sizes : {Sizes{2, 3, 4, 5}, Sizes{1, 7, 1, 33}, Sizes{5, 1, 2, 1}}) {
     std::vector<Array> inputs = {random_array(DType::f32, sizes, random),
@@ -379,7 +379,7 @@ TEST(Executable, ScalarsAreGivenAtEachRun) {
   Graph graph = parse(
       "graph(%x: f32[n], %s: scalar f32[], %t: scalar f32[]) { %1 = mul(%x, %t) %2 = exp(%1) %3 = mul(%2, %s) return "
       "%3 }");
-  auto executable = Executable::compile(graph, {true, false, false});
+  auto executable = compile(graph, {true, false, false});
   for (double s : {2.0, -0.5}) {
     std::vector<Array> inputs = {Array(DType::f32, {3}, {0.1, 0.2, 0.3}), Array(DType::f32, {}, s),
                                  Array(DType::f32, {}, 3.0)};
@@ -395,7 +395,7 @@ TEST(Executable, GradientsThatNeedOnlySizes) {
   expect_agrees("graph(%x: f64[n, c], %unused: f64[h]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }",
                 {{"n", 3}, {"c", 4}, {"h", 2}});
   expect_agrees("graph(%x: f64[n, c], %y: f64[n, c]) { %1 = add(%x, %y) return %1 }", {{"n", 3}, {"c", 4}});
-  auto executable = Executable::compile(
+  auto executable = compile(
       parse("graph(%x: f64[n, c]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }"), {true});
   ASSERT_EQ(executable->program().saved.size(), 1u);
   EXPECT_TRUE(executable->program().saved[0].sizes_only);

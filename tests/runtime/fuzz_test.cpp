@@ -289,7 +289,7 @@ TEST(Fuzz, RandomGraphsAgreeWithTheInterpreter) {
     std::vector<Array> inputs;
     std::string problem;
     try {
-      auto executable = Executable::compile(graph, wrt);
+      auto executable = compile(graph, wrt);
       for (bool as_captured : {true, false, false}) {
         inputs = fuzzer.inputs(as_captured);
         if (!as_captured && !possible(graph, inputs)) continue;

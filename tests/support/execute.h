@@ -19,6 +19,33 @@ inline const bool cache_is_set = [] {
   return true;
 }();
 
+// With FUSEWRIGHT_TEST_EMULATOR set, the same tests run the CUDA kernels through the emulator (tests/CMakeLists.txt).
+inline Options backend() {
+  Options options;
+  options.cuda = std::getenv("FUSEWRIGHT_TEST_EMULATOR") != nullptr;
+  return options;
+}
+
+inline Host& backend_host() {
+  class Emulated : public Host {
+   public:
+    void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
+      plain_host().parallel_for(n, grain, body);
+    }
+    void allocate(Tensor& tensor) override { plain_host().allocate(tensor); }
+    Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
+      return plain_host().call(call, operands);
+    }
+    int device() const override { return 0; }
+  };
+  static Emulated emulated;
+  return backend().cuda ? emulated : plain_host();
+}
+
+inline std::shared_ptr<const Executable> compile(const Graph& graph, std::vector<bool> wrt = {}) {
+  return Executable::compile(graph, std::move(wrt), backend());
+}
+
 struct Execution {
   std::vector<Tensor> outputs, gradients;
 };
@@ -27,7 +54,7 @@ struct Execution {
 using Layouts = std::vector<Layout>;
 
 inline Execution execute(const Executable& executable, const std::vector<Array>& inputs,
-                         const std::vector<Array>& dL_dy, const Layouts& layouts = {}, Host& host = plain_host()) {
+                         const std::vector<Array>& dL_dy, const Layouts& layouts = {}, Host& host = backend_host()) {
   const Program& program = executable.program();
   std::vector<Tensor> tensors;
   std::vector<double> scalars;
@@ -99,7 +126,7 @@ inline std::string disagreement(const std::vector<Tensor>& found, const std::vec
 // Empty when every output and every gradient agrees.
 inline std::string disagreement(const Executable& executable, const Graph& graph, const std::vector<bool>& wrt,
                                 const std::vector<Array>& inputs, const Layouts& layouts = {}, double slack = 1,
-                                Host& host = plain_host()) {
+                                Host& host = backend_host()) {
   std::mt19937 random(5);
   std::vector<Array> dL_dy;
   std::vector<Array> outputs = interpret(graph, inputs);
@@ -116,7 +143,7 @@ inline void expect_agrees(std::string_view text, const std::vector<Array>& input
   Graph graph = parse(text);
   std::vector<bool> wrt;
   for (Value v : graph.inputs) wrt.push_back(gradients && is_float(graph.dtype(v)));
-  EXPECT_EQ(disagreement(*Executable::compile(graph, wrt), graph, wrt, inputs, layouts), "") << print(graph);
+  EXPECT_EQ(disagreement(*compile(graph, wrt), graph, wrt, inputs, layouts), "") << print(graph);
 }
 
 inline void expect_agrees(std::string_view text, const std::map<std::string, int64_t>& symbols,

@@ -1,0 +1,81 @@
+#pragma once
+// The writer of CUDA kernels, in three files: cuda_kernel.cpp (skeleton, rows, entries), cuda_stage.cpp (what one
+// thread does with one vector of elements) and cuda_window.cpp (pooling).
+#include <string>
+#include <vector>
+
+#include "codegen/emitter.h"
+
+namespace fusewright {
+
+class CudaEmitter : Emitter {
+ public:
+  CudaEmitter(const Graph& graph, const Kernel& kernel);
+  KernelCode run();
+
+ private:
+  // ---- places ----------------------------------------------------------------------------------------------
+
+  const std::vector<int>& row_axes() const { return has_rows() ? nest().kept : nest().reduced; }
+  std::vector<int> element_axes() const { return has_rows() ? nest().reduced : std::vector<int>(); }
+  bool inner_in_row() const { return is_column(); }  // the innermost loop belongs to the row, else to the element
+  bool is_row_axis(int a) const;
+  int moving_loads() const;
+  std::string stride(int operand, int a) const;
+  std::string coordinate(int a, const std::string& i) const;
+  std::string row_offset(int operand) const;      // from the row's coordinates
+  std::string element_offset(int operand) const;  // of the vector that a thread is at
+  bool operand_varies(int operand, int a) const;
+  std::string lane_offset(int operand, const std::string& i) const;
+
+  // ---- skeleton: cuda_kernel.cpp ---------------------------------------------------------------------------
+
+  std::string use(int s) const override;
+  std::string accumulator_type(int s) const;
+  std::string combine(int s, const std::string& total, const std::string& value) const;
+  bool is_position_side(int s) const;  // varies along the row; else one number for each anchor
+  std::vector<int> sides(bool position) const;
+  void write_header();
+  void write_numbers();
+  void write_row_state();
+  void write_sums(int p);
+  void write_side_state();
+  void write_place_row();
+  void write_row_code(int p);
+  std::string row_value(int s) const;
+  std::string row_index(int s, int operand) const;
+  void write_pointwise_entry();
+  void write_whole_entry();
+  void write_phase_entry(int p);
+  void write_row_values_until(int p);
+  void write_sides_entry();
+  void describe();
+
+  // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
+
+  bool is_element_load(int s) const;
+  bool is_fixed(int s) const;  // a load that is the same for all rows that a team walks over
+  void write_values();
+  void write_element_place();
+  void write_load(const std::string& name, const std::vector<int>& steps, const std::string& what);
+  void write_stage(int p);
+  std::string element_value(int s) const;
+  std::string iota(int s) const;
+
+  // ---- windows: cuda_window.cpp ----------------------------------------------------------------------------
+
+  std::vector<int> window_steps(int window) const;
+  int inner_tap(int window) const;  // the axis of the tap that moves along the line, or -1
+  bool always_inside(int s) const;  // no window reaches beyond the edge
+  void write_window(int s);
+  void open_tap(int s, size_t k);
+  void write_spans(int s);
+  void write_taps(int s, const std::string& best, int index);
+  void write_window_body(int s, const std::string& best, int index);
+
+  std::vector<int> needed_;  // steps of the stage that is being written
+  std::vector<int> anchor_axes_, walked_axes_;
+  std::string at_ = "at.";  // where coordinates of the element stand
+};
+
+}  // namespace fusewright

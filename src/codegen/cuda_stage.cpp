@@ -1,0 +1,185 @@
+// What one thread does with one vector of elements: load, compute, accumulate, store.
+#include <algorithm>
+#include <cmath>
+
+#include "codegen/cuda_emitter.h"
+
+namespace fusewright {
+
+using std::to_string;
+
+bool CudaEmitter::is_element_load(int s) const { return step(s).role == Role::load && !row_level(s) && !in_window(s); }
+
+bool CudaEmitter::is_fixed(int s) const {
+  return is_element_load(s) && !walked_axes_.empty() &&
+         std::none_of(walked_axes_.begin(), walked_axes_.end(), [&](int a) { return varies(step(s), a); });
+}
+
+// Operands as they lie in memory, so that a register holds two 16-bit elements.
+void CudaEmitter::write_values() {
+  for (bool fixed : {false, true}) {
+    open("struct ", fixed ? "Fixed" : "Values");
+    for (int s = 0; s < count(); ++s)
+      if (is_element_load(s) && is_fixed(s) == fixed)
+        line(storage_type(dtype(s)), " in", to_string(s), inner_varying(s) ? "[V];" : ";");
+    open("FW_FN void clear()");
+    for (int s = 0; s < count(); ++s) {
+      if (!is_element_load(s) || is_fixed(s) != fixed) continue;
+      std::string zero = std::string(storage_type(dtype(s))) + "{}";
+      if (inner_varying(s))
+        line("for (int i = 0; i < V; ++i) in", to_string(s), "[i] = ", zero, ";");
+      else
+        line("in", to_string(s), " = ", zero, ";");
+    }
+    close();
+    close(";");
+  }
+  line();
+}
+
+// Where the vector stands within its row.
+void CudaEmitter::write_element_place() {
+  open("struct Place");
+  for (int a : element_axes()) line("index c", to_string(a), ";");
+  if (!inner_in_row()) line("index pos;");
+  close(";");
+  open("FW_FN Place place(const Args& a, index e)");
+  line("Place at;");
+  line("(void)a, (void)e;");
+  std::vector<int> axes = element_axes();
+  if (!inner_in_row()) {
+    if (axes.empty()) {
+      line("at.pos = e * V;");
+    } else {
+      line("const fw::Quotient line = fw::divided(e, a.line, a.line_divider);");
+      line("at.pos = line.remainder * V;");
+      line("index rest = line.quotient;");
+    }
+  } else if (!axes.empty()) {
+    line("index rest = e;");
+  }
+  for (size_t k = axes.size(); k-- > 1;) {
+    std::string a = to_string(axes[k]);
+    line("const fw::Quotient q", a, " = fw::divided(rest, a.sizes[", a, "], a.divider[", a, "]);");
+    line("at.c", a, " = q", a, ".remainder;");
+    line("rest = q", a, ".quotient;");
+  }
+  if (!axes.empty()) line("at.c", to_string(axes[0]), " = rest;");
+  line("return at;");
+  close();
+  line();
+  std::vector<int> all;
+  for (int s = 0; s < count(); ++s) all.push_back(s);
+  write_load("load_moving", all, "x");
+  if (!has_rows()) return;
+  write_load("load_fixed", all, "f");
+  for (int p = 0; p < nest().stages; ++p) write_load("load_" + to_string(p), needed_in(p), "xf");
+}
+
+void CudaEmitter::write_load(const std::string& name, const std::vector<int>& steps, const std::string& what) {
+  std::string parameters, unused;
+  bool moving = what.find('x') != std::string::npos, fixed = what.find('f') != std::string::npos;
+  if (moving) parameters += ", [[maybe_unused]] Values& x";
+  if (fixed) parameters += ", [[maybe_unused]] Fixed& f";
+  open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at", parameters, ")");
+  line("(void)a, (void)row, (void)at;");
+  for (int s : steps) {
+    if (!is_element_load(s) || !(is_fixed(s) ? fixed : moving)) continue;
+    int operand = operand_of_[static_cast<size_t>(s)].load;
+    std::string from = pointer(operand) + " + " + element_offset(operand);
+    std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
+    if (inner_varying(s))
+      line("fw::load_line(", from, ", ", to, ");");
+    else
+      line(to, " = fw::load(", from, ");");
+  }
+  close();
+}
+
+std::string CudaEmitter::iota(int s) const {
+  std::string text = "fw::i64(0)";
+  for (int a : step(s).dims[0]) text = "(" + text + ") * a.sizes[" + to_string(a) + "] + " + coordinate(a, "i");
+  return text;
+}
+
+std::string CudaEmitter::element_value(int s) const {
+  if (step(s).role == Role::iota) return iota(s);
+  if (step(s).role != Role::load) return compute(s);
+  return "fw::convert<" + reg(s) + ">(" + (is_fixed(s) ? "f" : "x") + ".in" + to_string(s) +
+         (inner_varying(s) ? "[i])" : ")");
+}
+
+// `inside`: the vector belongs to the row. Everything is computed in any case and only writing depends on it, so that
+// values of one pass are still there in the next.
+void CudaEmitter::write_stage(int p) {
+  needed_ = needed_in(p);
+  std::string sums = has_rows() ? ", [[maybe_unused]] Sums" + to_string(p) + "& sums" : "";
+  if (has_sides()) sums += ", [[maybe_unused]] Side& side, [[maybe_unused]] Total& total";
+  open("FW_FN void stage_", to_string(p), "(const Args& a, const Row& row, const Place& at, const Values& x, ",
+       "const Fixed& f, bool inside", sums, ")");
+  line("(void)a, (void)row, (void)at, (void)x, (void)f, (void)inside;");
+  write_numbers();
+
+  // What is the same for the whole vector, at its first element.
+  line("[[maybe_unused]] constexpr int i = 0;");
+  std::string first = inner_in_row() ? "row.pos == 0" : "at.pos == 0";
+  for (int s : needed_) {
+    if (inner_varying(s) || in_window(s)) continue;
+    if (step(s).role == Role::window)
+      write_window(s);
+    else
+      line("const ", reg(s), " v", to_string(s), " = ", element_value(s), ";");
+    if (!stored_in(s, p)) continue;
+    int operand = operand_of_[static_cast<size_t>(s)].store;
+    line("if (inside && ", first, ") ", pointer(operand), "[", element_offset(operand), "] = fw::convert<",
+         storage_type(dtype(s)), ">(", use(s), ");");
+  }
+  auto is_line = [&](int s) { return inner_varying(s) && !in_window(s); };
+  for (int s : needed_)
+    if (is_line(s) && stored_in(s, p)) line(storage_type(dtype(s)), " out", to_string(s), "[V];");
+  // A vector is added up by itself first: short sums are the more accurate ones.
+  if (!is_column())
+    for (int s : reduces_in(p)) line(accumulator_type(s), " part", to_string(s), " = ", identity(s, dtype(s)), ";");
+  for (int s : sides_in(p))
+    if (!is_position_side(s)) line(reg(s), " part", to_string(s), " = ", literal(0, dtype(s)), ";");
+
+  // Windows fill whole lines, which the loop over the vector reads.
+  for (int s : needed_)
+    if (is_line(s) && step(s).role == Role::window) write_window(s);
+  out_ += "#pragma unroll\n";
+  open("for (int i = 0; i < V; ++i)");
+  for (int s : needed_)
+    if (is_line(s) && step(s).role != Role::window)
+      line("const ", reg(s), " v", to_string(s), " = ", element_value(s), ";");
+  for (int s : needed_)
+    if (is_line(s) && stored_in(s, p))
+      line("out", to_string(s), "[i] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
+  for (int s : reduces_in(p)) {
+    std::string value = use(step(s).operands[0]);
+    if (is_column())
+      line("if (inside) ", combine(s, "sums.a" + to_string(s) + "[i]", value));
+    else
+      line(combine(s, "part" + to_string(s), value));
+  }
+  for (int s : sides_in(p)) {
+    if (is_position_side(s))
+      line("if (inside) side.s", to_string(s), "[i] += ", use(step(s).operands[0]), ";");
+    else
+      line("part", to_string(s), " += ", use(step(s).operands[0]), ";");
+  }
+  close();
+
+  if (!is_column())
+    for (int s : reduces_in(p)) line("if (inside) ", combine(s, "sums.a" + to_string(s), "part" + to_string(s)));
+  for (int s : sides_in(p))
+    if (!is_position_side(s)) line("if (inside) total.s", to_string(s), " += part", to_string(s), ";");
+  for (int s : needed_) {
+    if (!is_line(s) || !stored_in(s, p)) continue;
+    int operand = operand_of_[static_cast<size_t>(s)].store;
+    line("if (inside) fw::store_line(", pointer(operand), " + ", element_offset(operand), ", out", to_string(s), ");");
+  }
+  close();
+  line();
+}
+
+}  // namespace fusewright

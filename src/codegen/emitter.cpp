@@ -1,0 +1,141 @@
+#include "codegen/emitter.h"
+
+#include <cmath>
+
+namespace fusewright {
+
+using std::to_string;
+
+Emitter::Emitter(const Graph& graph, const Kernel& kernel) : graph_(graph), kernel_(kernel) {
+  code_.nest = choose_schedule(graph, kernel);
+  code_.axes = kernel.axes;
+  code_.name = kernel_name(graph, kernel, nest().name());
+  code_.origins = kernel_origins(graph, kernel);
+  operand_of_.assign(kernel.steps.size(), {-1, -1});
+  for (size_t s = 0; s < kernel.steps.size(); ++s) {
+    const Step& step = kernel.steps[s];
+    if (step.role == Role::load) operand_of_[s].load = add_operand(step, false);
+    if (step.stored) operand_of_[s].store = add_operand(step, true);
+    if (step.role == Role::scalar) add_number(step);
+  }
+}
+
+int Emitter::add_operand(const Step& step, bool store) {
+  DType type = step.side ? compute_type(graph_.dtype(step.value)) : graph_.dtype(step.value);
+  code_.operands.push_back({step.value, store, type, step.dims, step.side});
+  return static_cast<int>(code_.operands.size()) - 1;
+}
+
+void Emitter::add_number(const Step& step) {
+  const Node& node = graph_[step.value];
+  if (node.op == Op::constant && !node.has("runtime")) return;
+  if (!number_of_.count(step.value)) {
+    number_of_[step.value] = static_cast<int>(code_.numbers.size());
+    code_.numbers.push_back(step.value);
+  }
+}
+
+// The index of a pooling window is an int, as wide as the floats beside it, so that loops over both vectorise.
+bool Emitter::is_window_index(int s) const {
+  if (node(s).op == Op::max_pool_index) return true;
+  return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [&](const Step& user) {
+    return graph_[user.value].op == Op::max_pool_grad && user.operands.size() == 2 && user.operands[1] == s;
+  });
+}
+
+bool Emitter::in_window(int s) const {
+  for (const auto& list : step(s).dims)
+    for (int a : list)
+      if (axis(a).tap) return true;
+  return false;
+}
+
+bool Emitter::has_sides() const {
+  return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [](const Step& step) { return step.side; });
+}
+
+std::vector<int> Emitter::reduces() const {
+  std::vector<int> result;
+  for (int s = 0; s < count(); ++s)
+    if (step(s).role == Role::reduce && !step(s).side) result.push_back(s);
+  return result;
+}
+
+std::vector<int> Emitter::reduces_in(int p) const {
+  std::vector<int> result;
+  for (int s : reduces())
+    if (stage(s) == p + 1) result.push_back(s);
+  return result;
+}
+
+std::vector<int> Emitter::sides_in(int p) const {
+  std::vector<int> result;
+  for (int s = 0; s < count(); ++s)
+    if (step(s).side && stage(s) == p) result.push_back(s);
+  return result;
+}
+
+// What the reductions and stores of the pass need, without row-level values.
+std::vector<int> Emitter::needed_in(int p) const {
+  std::vector<bool> needed(static_cast<size_t>(count()));
+  std::vector<int> todo;
+  for (int s = 0; s < count(); ++s)
+    if (stored_in(s, p) && step(s).role != Role::reduce) todo.push_back(s);
+  for (int s : reduces_in(p)) todo.push_back(step(s).operands[0]);
+  for (int s : sides_in(p)) todo.push_back(step(s).operands[0]);
+  while (!todo.empty()) {
+    int s = todo.back();
+    todo.pop_back();
+    if (row_level(s) || needed[static_cast<size_t>(s)] || step(s).role == Role::scalar) continue;
+    needed[static_cast<size_t>(s)] = true;
+    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
+  }
+  std::vector<int> result;
+  for (int s = 0; s < count(); ++s)
+    if (needed[static_cast<size_t>(s)]) result.push_back(s);
+  return result;
+}
+
+bool Emitter::stored_in(int s, int p) const { return step(s).stored && !row_level(s) && stage(s) == p; }
+
+std::string Emitter::number(int s) const {
+  const Node& source = node(s);
+  if (source.op == Op::constant && !source.has("runtime")) return literal(source.number("value"), dtype(s));
+  return "number" + to_string(number_of_.at(step(s).value));
+}
+
+std::string Emitter::compute(int s) const {
+  std::vector<std::string> arguments;
+  for (int operand : step(s).operands) arguments.push_back(use(operand));
+  return expression(graph_, step(s), arguments);
+}
+
+std::string Emitter::pointer(int operand) const {
+  const KernelCode::Operand& o = code_.operands[static_cast<size_t>(operand)];
+  std::string type = std::string(o.store ? "" : "const ") + storage_type(o.dtype) + "*";
+  return "static_cast<" + type + ">(a.pointers[" + to_string(operand) + "])";
+}
+
+// What a reduction starts from.
+std::string Emitter::identity(int s, DType type) const {
+  switch (node(s).op) {
+    case Op::sum:
+      return literal(0, type);
+    case Op::prod:
+      return literal(1, type);
+    default:
+      break;
+  }
+  bool largest = node(s).op == Op::amax;
+  if (type == DType::b8) return literal(largest ? 0 : 1, type);
+  return literal(largest ? -INFINITY : INFINITY, type);
+}
+
+// Which element of the window this is, row-major.
+std::string Emitter::tap_number(int s) const {
+  std::string text = "0";
+  for (int a : step(s).taps) text = "(" + text + ") * " + to_string(axis(a).kernel) + " + k" + to_string(a);
+  return "static_cast<int>(" + text + ")";
+}
+
+}  // namespace fusewright

@@ -1,0 +1,167 @@
+// What generated CUDA kernels share beside the mathematics and the device: their arguments, walking over axes, teams of
+// threads that reduce together. Included after cuda_device.h.
+//
+// A source fixes its variant in front of everything: FW_VECTOR elements that a thread reads at once, FW_ITEMS such
+// vectors that it holds in registers (0: it walks over them), FW_WIDE for offsets that need 64 bits.
+#ifndef FW_KERNELS_CUDA_LOOPS_H
+#define FW_KERNELS_CUDA_LOOPS_H
+
+namespace fw {
+
+constexpr int V = FW_VECTOR;
+constexpr int ITEMS = FW_ITEMS;
+constexpr int AHEAD = 4;  // vectors that a thread asks for before it works on the first, where it walks
+#if FW_WIDE
+using index = i64;
+#else
+using index = i32;
+#endif
+
+// A scalar of the program, in the type that the kernel computes with.
+union Number {
+  double f64;
+  float f32;
+  i64 whole;
+  bool truth;
+  template <class T>
+  FW_FN T as() const {
+    if constexpr (same<T, float>::value) {
+      return f32;
+    } else if constexpr (same<T, double>::value) {
+      return f64;
+    } else if constexpr (same<T, bool>::value) {
+      return truth;
+    } else {
+      return whole;
+    }
+  }
+};
+
+// What the launcher hands to a kernel. The same layout is packed in runtime/cuda_launch.cpp.
+//
+// A *row* is one result of the reduction (row kernels), a block of neighbouring ones (column kernels) or a line of a
+// pointwise kernel; its *elements* are counted in vectors where they lie along the line. Rows come as anchors x walked:
+// a team of threads stays at one anchor and walks over a part of the rows there.
+template <int AXES, int OPERANDS, int NUMBERS, int STAGES>
+struct KernelArgs {
+  void* pointers[OPERANDS];  // of a sum on the side: its buffer of partial sums
+  void* results[OPERANDS];   // of a sum on the side: its result
+  Number numbers[NUMBERS];
+  i64 strides[OPERANDS][AXES];
+  i64 side_strides[AXES];   // of the buffers for sums on the side, [part][anchor][element]
+  i64 total_strides[AXES];  // likewise, where a sum has one number for each anchor: [part][anchor]
+  i64 sizes[AXES];
+  void* partial[STAGES];  // split rows: the sums of each split
+  i64 anchors, walked, parts, share;
+  i64 elements;       // of a row
+  i64 splits, piece;  // split rows: how many, and how many elements in each
+  i64 line;           // vectors along the innermost loop
+  i64 tiles;          // column: blocks of columns; pointwise: blocks along a line
+  i64 total_parts, side_blocks;
+  Divider divider[AXES];
+  Divider line_divider, tiles_divider, anchors_divider, splits_divider;
+  u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
+};
+
+struct Quotient {
+  index quotient, remainder;
+};
+FW_FN Quotient divided(index n, i64 divisor, Divider d) {
+#if FW_WIDE
+  (void)d;
+  return {n / divisor, n % divisor};
+#else
+  (void)divisor;
+  const Division r = divide(static_cast<u32>(n), d);
+  return {static_cast<index>(r.quotient), static_cast<index>(r.remainder)};
+#endif
+}
+
+// Offset along the innermost loop: vectors are neighbours in memory.
+FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
+
+template <class T>
+FW_FN void load_line(const T* from, T (&to)[V] FW_AND_CALLER) {
+  load_vector<V>(from, to FW_AND_LINE);
+}
+template <class T>
+FW_FN void store_line(T* to, const T (&from)[V] FW_AND_CALLER) {
+  store_vector<V>(to, from FW_AND_LINE);
+}
+
+#if FW_WIDE
+FW_FN u64 unsigned_of(index n) { return static_cast<u64>(n); }
+#else
+FW_FN u32 unsigned_of(index n) { return static_cast<u32>(n); }
+#endif
+
+// Neighbours from position `first` on of a line of `size`; zeros beyond its ends. By vectors where `padding`, which
+// `first` is off by, keeps them aligned.
+template <int padding, int SPAN, class T>
+FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[SPAN]) {
+  if constexpr (V > 1 && padding % V == 0) {
+#pragma unroll
+    for (int n = 0; n < SPAN; n += V) {
+      T part[V];
+      const index p = first + n;
+      if (p >= 0 && p + V <= size) {
+        load_vector<V>(line + p, part);
+      } else {
+#pragma unroll
+        for (int i = 0; i < V; ++i) part[i] = p + i >= 0 && p + i < size ? fw::load(line + p + i) : T{};
+      }
+#pragma unroll
+      for (int i = 0; i < V; ++i)
+        if (n + i < SPAN) to[n + i] = part[i];
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < SPAN; ++n) {
+      const index p = first + n;
+      to[n] = p >= 0 && p < size ? fw::load(line + p * static_cast<index>(stride)) : T{};
+    }
+  }
+}
+
+// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane.
+struct Team {
+  u32 row, thread, lane;
+  u32 bits, lane_bits;
+  FW_FN u32 threads() const { return 1u << bits; }
+  FW_FN u32 lanes() const { return 1u << lane_bits; }
+  FW_FN u32 rows() const { return block_threads() >> (bits + lane_bits); }
+};
+FW_FN Team make_team(u32 team_bits, u32 lane_bits) {
+  const u32 t = thread_index();
+  Team team;
+  team.lane = t & ((1u << lane_bits) - 1);
+  team.thread = (t >> lane_bits) & ((1u << team_bits) - 1);
+  team.row = t >> (lane_bits + team_bits);
+  team.bits = team_bits;
+  team.lane_bits = lane_bits;
+  return team;
+}
+
+// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
+// the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
+// its block. S has merge(const S&) and exchanged(offset).
+template <class S>
+FW_FN void reduce(const Team& team, S& sums) {
+  const u32 span = 1u << (team.bits + team.lane_bits);
+  for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
+  if (span <= warp_size || team.bits == 0) return;
+  S* slots = reinterpret_cast<S*>(shared_memory());
+  const bool narrow = team.lanes() < warp_size;
+  const u32 width = team.lanes();
+  const u32 rows = narrow ? span / warp_size : team.threads();
+  const u32 mine = narrow ? warp_index() : team.thread;
+  barrier();  // whoever still reads the slots of the last reduction
+  if (!narrow || lane_index() < width) slots[mine * width + team.lane] = sums;
+  barrier();
+  sums = slots[team.lane];
+  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane]);
+}
+
+}  // namespace fw
+
+#endif  // FW_KERNELS_CUDA_LOOPS_H

@@ -1,0 +1,374 @@
+#include "runtime/cuda_launch.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "ir/error.h"
+#include "runtime/divider.h"
+
+namespace fusewright {
+namespace {
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t power_of_two_from(int64_t n) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
+}
+uint32_t bits(int64_t power) { return static_cast<uint32_t>(std::countr_zero(static_cast<uint64_t>(power))); }
+
+constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // with room for the last block's excess
+
+// Variants of each kind of kernel: vectors that a thread holds in registers; 0 walks.
+constexpr int pointwise_items = 4, column_items = 8;
+constexpr int row_items[] = {1, 4, 8};
+
+}  // namespace
+
+// One call: the variant, the shape of its launches, and the arguments that follow from them.
+struct CudaLauncher::Call {
+  Geometry g;
+  Variant variant{1, 1, false};
+  int device = 0;
+  int64_t processors = 1;
+  int64_t threads = 256, team = 1, lanes = 1;
+  int64_t blocks = 1;
+  bool split = false;
+  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, splits = 1, piece = 1, line = 1, tiles = 1;
+  int64_t total_parts = 1, side_blocks = 1;
+  std::vector<int64_t> side_strides, total_strides;
+  std::vector<void*> partial;
+  std::vector<Tensor> memory;
+
+  int64_t teams_in_block() const { return threads / (team * lanes); }
+};
+
+CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+    : code_(code), geometry_(graph, code, slots) {
+  for (Value v : code.numbers) number_types_.push_back(compute_type(graph.dtype(v)));
+  // 16 bytes of the widest operand; no vectors at all where nothing lies along the line.
+  int64_t bytes = 0;
+  for (const CudaCode::Vector& v : code.cuda.vectors)
+    bytes = std::max<int64_t>(bytes, size_of(code.operands[static_cast<size_t>(v.operand)].dtype));
+  if (bytes > 0) widest_ = static_cast<int>(std::min<int64_t>(8, 16 / bytes));
+  std::vector<int> items{pointwise_items};
+  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1], row_items[2]};
+  if (code.nest.kind == LoopNest::Kind::column) items = {0, column_items};
+  for (int n : items) {
+    variants_.push_back({widest_, n, false});
+    if (widest_ > 1) variants_.push_back({1, n, false});
+  }
+}
+
+std::string CudaLauncher::source(const Variant& variant) const {
+  return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
+         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" + cuda_prelude() + code_.text +
+         (variant.items == 0 ? code_.cuda.split_text : "");
+}
+
+std::vector<std::string> CudaLauncher::sources() const {
+  std::vector<std::string> result;
+  for (const Variant& variant : variants_) result.push_back(source(variant));
+  return result;
+}
+
+// The kernels of a variant: for whole rows, for each pass over split ones, for the parts of sums on the side.
+std::vector<std::string> CudaLauncher::entries(const Variant& variant) const {
+  std::vector<std::string> result{code_.name};
+  if (code_.nest.kind == LoopNest::Kind::pointwise || variant.items != 0) return result;
+  for (int p = 0; p <= code_.nest.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
+  if (!code_.cuda.position_side.empty()) result.push_back(code_.name + "_sides");
+  return result;
+}
+
+void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device) {
+  for (size_t i = 0; i < variants_.size(); ++i) {
+    for (const std::string& entry : entries(variants_[i])) modules[i]->kernel(entry, device);
+    loaded_->modules[variants_[i]] = std::move(modules[i]);
+  }
+  loaded_->architecture = cuda::device(device).architecture;
+}
+
+std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
+  if (!variant.wide) return loaded_->modules.at(variant);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  auto& slot = loaded_->modules[variant];
+  if (!slot) slot = cuda::compile({source(variant)}, loaded_->architecture)[0];
+  return slot;
+}
+
+bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const {
+  const int inner = code_.nest.inner;
+  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest_ != 0) return false;
+  for (const CudaCode::Vector& v : code_.cuda.vectors) {
+    const auto operand = static_cast<size_t>(v.operand);
+    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest_ * size_of(code_.operands[operand].dtype)));
+    if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
+    for (size_t a = 0; a < g.axes; ++a) {
+      const int64_t stride = g.stride(operand, a);
+      if (g.sizes[a] == 1) continue;
+      if (static_cast<int>(a) == v.axis ? stride != 1 : stride % widest_ != 0) return false;
+    }
+  }
+  return true;
+}
+
+bool CudaLauncher::needs_wide(const Geometry& g) const {
+  for (size_t o = 0; o < g.operands; ++o) {
+    int64_t reach = 0;
+    for (size_t a = 0; a < g.axes; ++a) reach += (g.sizes[a] - 1) * std::abs(g.stride(o, a));
+    if (reach >= narrow_limit) return true;
+  }
+  int64_t points = 1;  // loops without taps
+  for (size_t a = 0; a < code_.axes.size(); ++a)
+    if (!code_.axes[a].tap) points *= g.sizes[a];
+  return points >= narrow_limit;
+}
+
+// A team takes a stretch of a line, several lines to a block where they are short.
+void CudaLauncher::plan_pointwise(Call& c) const {
+  const int64_t items = c.variant.items = pointwise_items;
+  c.anchors = c.g.extent(code_.nest.reduced);
+  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, items)));
+  c.tiles = ceil_div(c.line, items * c.team);
+  c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
+}
+
+// Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
+void CudaLauncher::split_elements(Call& c, int64_t rows) const {
+  const int64_t most = c.elements / (8 * c.team);
+  c.splits =
+      std::clamp<int64_t>(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), 1, std::max<int64_t>(most, 1));
+  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
+  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
+}
+
+void CudaLauncher::plan_rows(Call& c) const {
+  c.anchors = c.g.extent(code_.cuda.anchor_axes);
+  c.walked = c.g.extent(code_.cuda.walked_axes);
+  c.elements = c.g.extent(code_.nest.reduced) * c.line;
+  c.variant.items = 0;
+  if (c.elements <= 32)
+    c.variant.items = row_items[0];
+  else if (c.elements <= row_items[1] * 256)
+    c.variant.items = row_items[1];
+  else if (c.elements <= row_items[2] * 512)
+    c.variant.items = row_items[2];
+  const int64_t rows = c.anchors * c.walked;
+  c.split = c.variant.items == 0 && rows < 2 * c.processors;
+  if (c.split) {
+    c.threads = c.team = 256;
+    split_elements(c, rows);
+    c.blocks = rows * c.splits;
+    c.parts = c.walked;
+    c.total_parts = c.walked * c.splits;
+    return;
+  }
+  c.team = c.variant.items ? power_of_two_from(ceil_div(c.elements, c.variant.items)) : 512;
+  c.threads = c.team > 32 ? c.team : 128;  // a team of several warps has the block to itself
+  if (!code_.cuda.walked_axes.empty()) {
+    // Enough teams to fill the machine once. With sums on the side every team more costs a buffer.
+    const bool sides = !code_.cuda.position_side.empty();
+    const int64_t wanted = ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1));
+    c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 4) : c.walked, 1));
+    c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
+    c.parts = ceil_div(c.walked, c.share);
+  }
+  c.total_parts = c.parts;
+  c.blocks = ceil_div(c.anchors * c.parts, c.teams_in_block());
+}
+
+void CudaLauncher::plan_columns(Call& c) const {
+  c.anchors = c.g.extent(code_.cuda.anchor_axes);
+  c.elements = c.g.extent(code_.nest.reduced);
+  // In registers, if a block can hold all rows of a few neighbouring columns.
+  const int64_t columns = power_of_two_from(c.line);
+  c.team = power_of_two_from(ceil_div(c.elements, column_items));
+  if (c.team <= 128) {
+    c.variant.items = column_items;
+    c.threads = std::clamp<int64_t>(c.team * (code_.cuda.moving_loads > 1 ? 2 : 4), 256, 512);
+    c.lanes = std::min({columns, c.threads / c.team, int64_t{32}});
+    c.team = c.threads / c.lanes;
+    c.tiles = ceil_div(c.line, c.lanes);
+    c.blocks = c.anchors * c.tiles;
+    if (c.blocks * 2 >= c.processors || c.elements <= 64) return;
+  }
+  c.variant.items = 0;
+  c.threads = 256;
+  c.lanes = std::min<int64_t>(columns, 32);
+  c.team = c.threads / c.lanes;
+  c.tiles = ceil_div(c.line, c.lanes);
+  const int64_t blocks = c.anchors * c.tiles;
+  split_elements(c, blocks);
+  c.split = c.splits > 1;
+  c.blocks = blocks * c.splits;
+}
+
+// Buffers for partial sums and for sums on the side.
+void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers) const {
+  auto allocate = [&](int64_t bytes) {
+    Tensor t;
+    t.dtype = DType::u8;
+    t.rank = 1;
+    t.sizes[0] = std::max<int64_t>(bytes, 1);
+    t.strides[0] = 1;
+    host.allocate(t);
+    c.memory.push_back(t);
+    return t.data;
+  };
+  const int64_t width = code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1;
+  for (const std::vector<int64_t>& sums : code_.cuda.sums) {
+    int64_t bytes = 0;
+    for (int64_t size : sums) bytes = ceil_div(bytes, size) * size + size * width;
+    bytes = std::max<int64_t>(ceil_div(bytes, 16) * 16, 16);
+    const int64_t rows = c.anchors * c.walked * (code_.nest.kind == LoopNest::Kind::column ? c.tiles : 1);
+    c.partial.push_back(c.split && !sums.empty() ? allocate(rows * c.splits * c.lanes * bytes) : nullptr);
+  }
+  if (code_.cuda.position_side.empty()) return;
+  c.side_strides.assign(c.g.axes, 0);
+  c.total_strides.assign(c.g.axes, 0);
+  int64_t stride = 1;
+  auto lay_out = [&](const std::vector<int>& axes, std::vector<int64_t>& strides) {
+    for (size_t k = axes.size(); k-- > 0;) {
+      strides[static_cast<size_t>(axes[k])] = stride;
+      stride *= c.g.sizes[static_cast<size_t>(axes[k])];
+    }
+  };
+  lay_out(code_.cuda.anchor_axes, c.total_strides);
+  stride = 1;
+  lay_out({code_.nest.inner}, c.side_strides);
+  lay_out(code_.nest.reduced, c.side_strides);
+  lay_out(code_.cuda.anchor_axes, c.side_strides);
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    const bool position = code_.cuda.position_side[side++];
+    const int64_t elements = position ? c.parts * c.elements * c.variant.vector : c.total_parts;
+    pointers[o] = allocate(elements * c.anchors * size_of(code_.operands[o].dtype));
+  }
+}
+
+// The bytes of fw::KernelArgs (kernels/cuda_loops.h).
+std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& pointers,
+                                     const std::vector<const Tensor*>& operands,
+                                     const std::vector<double>& numbers) const {
+  std::vector<char> bytes;
+  bytes.reserve(1024);
+  auto put = [&](const auto& value) {
+    const char* from = reinterpret_cast<const char*>(&value);
+    bytes.insert(bytes.end(), from, from + sizeof value);
+  };
+  const size_t count = std::max<size_t>(pointers.size(), 1);
+  for (size_t o = 0; o < count; ++o) put(o < pointers.size() ? pointers[o] : nullptr);
+  for (size_t o = 0; o < count; ++o) put(o < pointers.size() ? operands[o]->data : nullptr);
+  for (size_t n = 0; n < std::max<size_t>(numbers.size(), 1); ++n) {
+    int64_t word = 0;
+    if (n < numbers.size()) {
+      const DType type = number_types_[n];
+      const auto single = static_cast<float>(numbers[n]);
+      if (type == DType::f32)
+        std::memcpy(&word, &single, sizeof single);
+      else if (type == DType::f64)
+        std::memcpy(&word, &numbers[n], sizeof numbers[n]);
+      else
+        word = type == DType::b8 ? numbers[n] != 0 : static_cast<int64_t>(numbers[n]);
+    }
+    put(word);
+  }
+  for (int64_t stride : c.g.strides) put(stride);
+  for (const auto* strides : {&c.side_strides, &c.total_strides})
+    for (size_t a = 0; a < c.g.axes; ++a) put(strides->empty() ? int64_t{0} : (*strides)[a]);
+  for (int64_t size : c.g.sizes) put(size);
+  for (void* partial : c.partial) put(partial);
+  if (c.partial.empty()) put(static_cast<void*>(nullptr));
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.splits, c.piece, c.line, c.tiles,
+                        c.total_parts, c.side_blocks})
+    put(value);
+  auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
+  for (int64_t size : c.g.sizes) divider(size);
+  for (int64_t n : {c.line, c.tiles, c.anchors, c.splits}) divider(n);
+  put(bits(c.team));
+  put(bits(c.lanes));
+  while (bytes.size() % 8 != 0) bytes.push_back(0);
+  return bytes;
+}
+
+void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, int64_t blocks,
+                          const std::vector<char>& args) const {
+  if (blocks == 0) return;
+  require(blocks < (int64_t{1} << 31), entry, ": ", blocks, " blocks are more than a launch can have");
+  cuda::LaunchShape shape;
+  shape.blocks = static_cast<uint32_t>(blocks);
+  shape.threads = static_cast<uint32_t>(c.threads);
+  // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+  if (c.team * c.lanes > 32) {
+    int64_t largest = 16;
+    for (const std::vector<int64_t>& sums : code_.cuda.sums)
+      largest =
+          std::max(largest, static_cast<int64_t>(sums.size()) * 8 *
+                                (c.lanes > 1 || code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1));
+    largest = ceil_div(largest, 16) * 16;
+    const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+    shape.shared_bytes = static_cast<uint32_t>(largest * slots);
+  }
+  cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
+}
+
+void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
+                       const std::vector<double>& scalars) const {
+  Call c;
+  c.g = geometry_.bind(operands, symbols);
+  c.device = host.device();
+  c.processors = cuda::device(c.device).multiprocessors;
+  const LoopNest& nest = code_.nest;
+  const bool column = nest.kind == LoopNest::Kind::column, pointwise = nest.kind == LoopNest::Kind::pointwise;
+  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
+  if (nest.inner >= 0) (column ? anchors : lines).push_back(nest.inner);
+  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
+  if (!pointwise) {
+    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
+    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
+  }
+  c.variant.vector = vectors_fit(c.g, operands) ? widest_ : 1;
+  c.variant.wide = needs_wide(c.g);
+  c.line = nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(nest.inner)] / c.variant.vector;
+  if (pointwise)
+    plan_pointwise(c);
+  else if (column)
+    plan_columns(c);
+  else
+    plan_rows(c);
+
+  std::vector<void*> pointers;
+  for (const Tensor* operand : operands) pointers.push_back(operand->data);
+  add_memory(host, c, pointers);
+  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
+  std::vector<char> args = pack(c, pointers, operands, numbers);
+  if (!c.split) {
+    launch(host, c, code_.name, c.blocks, args);
+  } else {
+    for (int p = 0; p < nest.stages; ++p) launch(host, c, code_.name + "_phase" + std::to_string(p), c.blocks, args);
+    if (code_.cuda.final_phase)
+      launch(host, c, code_.name + "_phase" + std::to_string(nest.stages), c.blocks / c.splits, args);
+  }
+  if (code_.cuda.position_side.empty()) return;
+  // The parts of sums on the side. Few terms: a thread each; many: a team.
+  int64_t outputs = 1, terms = 1;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    const bool position = code_.cuda.position_side[side++];
+    int64_t size = operands[o]->elements();
+    outputs = std::max(outputs, size);
+    const int64_t whole = position ? c.parts * c.anchors * c.elements * c.variant.vector : c.total_parts * c.anchors;
+    terms = std::max(terms, whole / std::max<int64_t>(size, 1));
+  }
+  c.variant.items = 0;
+  c.lanes = 1;
+  c.team = terms <= 64 ? 1 : std::min<int64_t>(256, power_of_two_from(terms / 16));
+  c.threads = c.team > 32 ? c.team : 128;
+  c.side_blocks = ceil_div(outputs, c.teams_in_block());
+  args = pack(c, pointers, operands, numbers);
+  launch(host, c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()), args);
+}
+
+}  // namespace fusewright
