@@ -31,19 +31,19 @@ PY
 
 # One process a part, several at a time: a fault on the device ends a process, and compiling uses the cores.
 tests() {
-  local parts=(test_models test_table test_numbers "test_cuda -m 'not big'" "test_cuda -m big") part name status=0
-  local pids=()
+  local -A parts=([models]=test_models.py [table]=test_table.py [numbers]=test_numbers.py
+    [cuda]="test_cuda.py -m not(big)" [big]="test_cuda.py -m big")
+  local name status=0 pids=()
   mkdir -p "$work/tests"
   if [ $# -gt 0 ]; then
     "$python" -m pytest -q --tb=short tests/gpu "$@" 2>&1 | tee "$work/tests/chosen.log"
     return "${PIPESTATUS[0]}"
   fi
-  for part in "${parts[@]}"; do
-    name=${part//[^a-z_]/}
+  for name in "${!parts[@]}"; do
     [ -e "$work/tests/$name.ok" ] && continue
     (
       # shellcheck disable=SC2086
-      eval timeout 450 "$python" -m pytest -q --tb=short --durations=5 tests/gpu/${part/ /.py } >"$work/tests/$name.log" 2>&1
+      timeout 420 "$python" -m pytest -q --tb=short --durations=5 tests/gpu/${parts[$name]} >"$work/tests/$name.log" 2>&1
       code=$?
       [ $code = 0 ] && touch "$work/tests/$name.ok"
       exit $code
@@ -51,10 +51,9 @@ tests() {
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
-  for part in "${parts[@]}"; do
-    name=${part//[^a-z_]/}
+  for name in "${!parts[@]}"; do
     grep -E '^(FAILED|ERROR)|short test summary|Fatal|CUDA error' "$work/tests/$name.log" | head -n 40
-    printf '%-24s %s\n' "$name" "$(tail -n 1 "$work/tests/$name.log")"
+    printf '%-10s %s\n' "$name" "$(tail -n 1 "$work/tests/$name.log")"
   done | tee "$work/tests/summary.txt"
   return $status
 }

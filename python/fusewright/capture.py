@@ -19,7 +19,7 @@ from torch._dynamo import types as dynamo_types
 
 from . import reasons
 from .backend import Fallback, Session, compile_graph
-from .errors import UnsupportedError
+from .errors import FusewrightError, UnsupportedError
 from .stats import count
 
 _config = torch._dynamo.config
@@ -61,6 +61,14 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
         self._failures: dict[types.CodeType, int] = {}
 
     def __call__(self, frame, cache_entry, frame_state):
+        if _records_a_graph():
+            # Dynamo reads the state of random generators, which CUDA forbids now; and kernels would have to be loaded.
+            if frame.f_code in self._failures:
+                return self._in_eager(frame, below=False)
+            raise FusewrightError(
+                f"fusewright: {self._place(frame)} is not captured yet for these inputs, and cannot be while a CUDA "
+                "graph is captured: call the model once before capturing"
+            )
         # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
         with convert_frame.compile_lock, _config.patch(_settings()):
             self._session.frame = frame.f_code
@@ -117,6 +125,11 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
         if code is self._session.entry:
             return "the call"
         return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno} {code.co_name}"
+
+
+def _records_a_graph() -> bool:
+    """A CUDA graph is being captured on the current stream."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def _answer(result) -> str:

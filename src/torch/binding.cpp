@@ -1,6 +1,7 @@
 // fusewright._core: the core for Python. Thin: graphs go in, regions come out.
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "ir/builder.h"
@@ -213,6 +214,14 @@ PYBIND11_MODULE(_core, m) {
   using namespace fusewright;
   py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   py::register_exception<CompileError>(m, "Unavailable", PyExc_RuntimeError);
+  // What PyTorch raises below us keeps its Python type: out of memory, for one.
+  py::register_local_exception_translator([](std::exception_ptr error) {
+    try {
+      if (error) std::rethrow_exception(error);
+    } catch (const c10::Error&) {
+      torch::translate_exception_to_python(error);
+    }
+  });
 
   py::class_<Graph>(m, "Graph").def("__str__", [](const Graph& graph) { return print(graph); });
   m.def("parse", [](const std::string& text) { return parse(text); });

@@ -262,13 +262,14 @@ def test_rows_beyond_2_to_the_31(rows, columns):
     x = torch.empty(rows, columns, dtype=torch.bfloat16).uniform_(-3, 3).requires_grad_()
     fn = lambda x: (x * 2).softmax(1) if columns < 2**20 else (x * 2).sum(1)  # noqa: E731
     y = optimize(fn, strict=True)(x)
-    y.backward(torch.ones_like(y))
-    for row in (0, rows - 1):
+    gradient = x.detach() if y.shape == x.shape else torch.ones_like(y)
+    y.backward(gradient)
+    for row in (0, rows // 2, rows - 1):
         piece = x[row : row + 1].detach().requires_grad_()
         want = fn(piece)
-        torch.testing.assert_close(y[row : row + 1], want, rtol=2e-2, atol=1e-2)
-        want.backward(torch.ones_like(want))
-        torch.testing.assert_close(x.grad[row : row + 1], piece.grad, rtol=2e-2, atol=1e-2)
+        torch.testing.assert_close(y[row : row + 1], want, rtol=2e-2, atol=1e-6)
+        want.backward(gradient[row : row + 1])
+        torch.testing.assert_close(x.grad[row : row + 1], piece.grad, rtol=5e-2, atol=1e-5)
 
 
 # ---- autocast, profiler, errors --------------------------------------------------------------------------------------
@@ -332,14 +333,16 @@ def test_kernels_carry_their_names():
 def test_out_of_memory_is_pytorchs_own():
     """The allocator is PyTorch's, and so is its exception; afterwards the model still runs."""
     ours = optimize(lambda x: torch.tanh(x * 2), strict=True)
-    x = torch.randn(2**20)
+    x = torch.randn(2, 2**20)
     expected = ours(x)
+    huge = torch.zeros(2**24).expand(64, -1)
+    ours(huge[:3])
+    torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 2**22) / total))
+    torch.cuda.set_per_process_memory_fraction(min(1.0, (torch.cuda.memory_reserved() + 2**28) / total))
     try:
-        torch.cuda.empty_cache()
         with pytest.raises(torch.OutOfMemoryError):
-            ours(torch.empty(2**24).expand(64, -1))
+            ours(huge)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     torch.testing.assert_close(ours(x), expected)
@@ -363,6 +366,6 @@ def test_opcheck():
     with contextlib.suppress(Stop):
         capture(chain, session, None)(x, m)
     (region,) = session.captured[0].regions
-    order = [x if "x" in node.name else m for node in region.imported.inputs]
+    order = [x if node.meta["val"].shape == x.shape else m for node in region.imported.inputs]
     utils = ("test_schema", "test_faketensor", "test_autograd_registration")
     torch.library.opcheck(torch.ops.fusewright.run.default, (region.compiled.handle, order, []), test_utils=utils)
