@@ -33,6 +33,7 @@ void Block::copy_async(void* shared, const void* global, unsigned bytes, unsigne
   }
   if (valid > bytes) fail("an asynchronous copy reads more bytes than it writes", line);
   current_->copies.push_back({static_cast<char*>(shared), static_cast<const char*>(global), bytes, valid, line});
+  if (watches_races_) note_access(shared, bytes, true, nullptr, line, current_->number);
   std::memset(shared, poison, bytes);
 }
 
@@ -41,6 +42,7 @@ void Block::copy_now(const AsyncCopy& copy) {
   const int line = fiber.line;
   fiber.line = copy.line;
   fiber.copying = true;
+  if (watches_races_) note_access(copy.to, copy.bytes, true, nullptr, copy.line, fiber.number);
   std::memcpy(copy.to, copy.from, copy.valid);
   std::memset(copy.to + copy.valid, 0, copy.bytes - copy.valid);
   fiber.copying = false;

@@ -48,6 +48,11 @@ const Runtime Block::runtime = {
                           int line) { running_block->mbarrier_expect((uint64_t*)barrier, bytes, line); },
     .mbarrier_try_wait = [](unsigned long long* barrier, unsigned parity,
                             int line) { return running_block->mbarrier_try_wait((uint64_t*)barrier, parity, line); },
+    .access =
+        [](const void* p, unsigned bytes, bool write, const void* code) {
+          Block& block = *running_block;
+          block.note_access(p, bytes, write, code, 0, block.current_->number);
+        },
     .copy_bulk = [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier,
                     int line) { running_block->copy_bulk(shared, global, bytes, (uint64_t*)barrier, line); },
 };
@@ -63,6 +68,8 @@ void Block::begin(Launch& launch, uint64_t index) {
   random_ = mix(launch.seed ^ mix(index)) | 1;
   if (stacks_ == nullptr || stacks_->count() < count) stacks_ = std::make_unique<Stacks>(count);
   shared_.prepare(request.shared_bytes);
+  watches_races_ = request.kernel->tells_accesses;
+  if (watches_races_) races_.begin_block(request.shared_bytes, (count + 31) / 32);
   mbarriers_.clear();
   bulk_copies_.clear();
 
@@ -197,6 +204,7 @@ void Block::release_barrier() {
     if (fiber.line != line) fail("threads wait at different barriers: " + who_waits());
   }
   at_barrier_ = 0;
+  if (watches_races_) races_.barrier();
   for (Fiber& fiber : fibers_) {
     if (fiber.wait == Wait::barrier) fiber.wait = Wait::none;
   }

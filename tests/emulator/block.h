@@ -11,6 +11,7 @@
 #include "emulator/interface.h"
 #include "emulator/launch.h"
 #include "emulator/memory.h"
+#include "emulator/races.h"
 
 namespace fwemu {
 
@@ -112,6 +113,9 @@ class Block {
   void copy_bulk(void* shared, const void* global, unsigned bytes, uint64_t* barrier, int line);
   void deliver(size_t bulk_copy);
 
+  // races.cpp
+  void note_access(const void* p, unsigned bytes, bool write, const void* code, int line, unsigned thread);
+
   Launch* launch_ = nullptr;
   uint64_t index_ = 0, random_ = 0;
   std::unique_ptr<Stacks> stacks_;
@@ -123,6 +127,9 @@ class Block {
   Fiber* current_ = nullptr;
   uint32_t ready_warps_ = 0;  // those with runnable lanes
   unsigned live_ = 0, at_barrier_ = 0;
+
+  bool watches_races_ = false;
+  Races races_;
 
   std::vector<Mbarrier> mbarriers_;
   std::vector<BulkCopy> bulk_copies_;  // under way

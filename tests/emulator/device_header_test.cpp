@@ -24,7 +24,7 @@ FW_FN void copy(const T* from, T* to) {
 }
 template <fw::Access access>
 FW_FN void copies(const Args& a) {
-  fw::half* s = reinterpret_cast<fw::half*>(fw::shared_memory() + 8192);
+  fw::half* s = reinterpret_cast<fw::half*>(fw::shared_memory() + 8192 + 32 * fw::thread_index());
   copy<1, access>(a.h, s), copy<2, access>(a.h, s), copy<4, access>(a.h, s), copy<8, access>(a.h, s);
   copy<16, access>(a.h, s), copy<1, access>(a.x, a.y), copy<8, access>(a.x, a.y), copy<2, access>(a.d, a.d);
   copy<4, access>(a.l, a.l), copy<1, access>(a.b, a.b), copy<16, access>(a.b, a.b);
@@ -44,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(256) everything(const __grid_consta
   a.d[0] = shuffle_xor(double(sum), 4) + shuffle(double(sum), 1) + shuffle_down(double(sum), 1);
   a.l[0] = shuffle_xor(i64(i), 8) + shuffle(i64(i), 1) + shuffle_down(i64(i), 1) + shuffle_xor(int(i), 1);
   a.l[0] += fw::ballot(shuffle_xor(sum > 0, 1) || shuffle(sum > 1, 1) || shuffle_down(sum > 2, 1));
-  copy_async<16>(s + 16 * thread_index(), a.x + 4 * i), copy_async<8>(s, a.x, i < 3 ? 8 : 0), copy_async<4>(s, a.x);
+  copy_async<16>(s + 16 * thread_index(), a.x + 4 * i), copy_async<8>(s + 16 * thread_index(), a.x, i < 3 ? 8 : 0);
+  copy_async<4>(s + 16 * thread_index(), a.x);
   copy_async_commit();
   copy_async_wait<1>();
   copy_async_wait<0>();
@@ -117,7 +118,7 @@ TEST(DeviceHeader, EmulatorTakesEveryWrapper) {
     uint8_t* b;
     uint32_t divisor, multiplier, shift;
   } arguments = {x.data(), y.data(), h.data(), d.data(), l.data(), b.data(), 1, 1u << 31, 0};
-  EXPECT_EQ(program.launch("everything", 1, 256, 8192 + 32, arguments), "");
+  EXPECT_EQ(program.launch("everything", 1, 256, 2 * 8192, arguments), "");
 }
 
 }  // namespace

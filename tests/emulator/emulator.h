@@ -185,15 +185,16 @@ inline void __stcg(T* p, T value) {
   *p = value;
 }
 
-// Blocks run in several threads of the system.
+// Blocks run in several threads of the system. FWEMU_RACES leaves these alone: they are no races.
+#define FWEMU_UNTOLD __attribute__((no_sanitize("thread"))) inline
 #define FWEMU_ATOMIC(type)                                                                                   \
-  inline type atomicAdd(type* p, type v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }              \
-  inline type atomicExch(type* p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }            \
-  inline type atomicCAS(type* p, type expected, type v) {                                                    \
+  FWEMU_UNTOLD type atomicAdd(type* p, type v) { return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST); }        \
+  FWEMU_UNTOLD type atomicExch(type* p, type v) { return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST); }      \
+  FWEMU_UNTOLD type atomicCAS(type* p, type expected, type v) {                                              \
     __atomic_compare_exchange_n(p, &expected, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);                 \
     return expected;                                                                                         \
   }                                                                                                          \
-  inline type atomicMax(type* p, type v) {                                                                   \
+  FWEMU_UNTOLD type atomicMax(type* p, type v) {                                                             \
     type old = *p;                                                                                           \
     while (old < v && !__atomic_compare_exchange_n(p, &old, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) { \
     }                                                                                                        \
@@ -203,11 +204,12 @@ FWEMU_ATOMIC(int)
 FWEMU_ATOMIC(unsigned)
 FWEMU_ATOMIC(unsigned long long)
 #undef FWEMU_ATOMIC
-inline float atomicAdd(float* p, float v) {
+FWEMU_UNTOLD float atomicAdd(float* p, float v) {
   float old = *p, sum = old + v;
   while (!__atomic_compare_exchange(p, &old, &sum, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) sum = old + v;
   return old;
 }
+#undef FWEMU_UNTOLD
 
 // ---------------------------------------------------------------- arithmetic
 
@@ -222,6 +224,7 @@ inline double __fma_rn(double a, double b, double c) { return __builtin_fma(a, b
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1 / a; }
 inline float __fsqrt_rn(float a) { return __builtin_sqrtf(a); }
@@ -240,5 +243,33 @@ template <class T>
 constexpr T max(T a, T b) {
   return a < b ? b : a;
 }
+
+// ---------------------------------------------------------------- every access to memory
+
+// -fsanitize=thread puts a call in front of each; its library is not linked, these are called instead.
+#ifdef FWEMU_RACES
+#define FWEMU_HOOK extern "C" __attribute__((no_sanitize("thread"))) void
+#define FWEMU_ACCESS(name, bytes)                                                                                 \
+  FWEMU_HOOK __tsan_read##name(void* p) { fwemu::runtime->access(p, bytes, false, __builtin_return_address(0)); } \
+  FWEMU_HOOK __tsan_write##name(void* p) { fwemu::runtime->access(p, bytes, true, __builtin_return_address(0)); } \
+  FWEMU_HOOK __tsan_unaligned_read##name(void* p) {                                                               \
+    fwemu::runtime->access(p, bytes, false, __builtin_return_address(0));                                         \
+  }                                                                                                               \
+  FWEMU_HOOK __tsan_unaligned_write##name(void* p) {                                                              \
+    fwemu::runtime->access(p, bytes, true, __builtin_return_address(0));                                          \
+  }
+FWEMU_ACCESS(1, 1)
+FWEMU_ACCESS(2, 2)
+FWEMU_ACCESS(4, 4)
+FWEMU_ACCESS(8, 8)
+FWEMU_ACCESS(16, 16)
+#undef FWEMU_ACCESS
+FWEMU_HOOK __tsan_read_range(void* p, size_t n) { fwemu::runtime->access(p, n, false, __builtin_return_address(0)); }
+FWEMU_HOOK __tsan_write_range(void* p, size_t n) { fwemu::runtime->access(p, n, true, __builtin_return_address(0)); }
+FWEMU_HOOK __tsan_init() {}
+FWEMU_HOOK __tsan_func_entry(void*) {}
+FWEMU_HOOK __tsan_func_exit() {}
+#undef FWEMU_HOOK
+#endif
 
 #endif  // FUSEWRIGHT_EMULATOR_H

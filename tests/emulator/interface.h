@@ -53,6 +53,7 @@ struct Runtime {
   void (*mbarrier_arrive)(unsigned long long* barrier, int line);
   void (*mbarrier_expect)(unsigned long long* barrier, unsigned bytes, int line);
   bool (*mbarrier_try_wait)(unsigned long long* barrier, unsigned parity, int line);
+  void (*access)(const void* p, unsigned bytes, bool write, const void* code);  // only with FWEMU_RACES
   void (*copy_bulk)(void* shared, const void* global, unsigned bytes, unsigned long long* barrier, int line);
 };
 
@@ -60,6 +61,7 @@ struct Runtime {
 struct Kernel {
   void (*call)(const void* arguments);
   unsigned long long argument_bytes;
+  bool tells_accesses;
 };
 
 }  // namespace fwemu

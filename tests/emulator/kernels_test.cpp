@@ -1,6 +1,8 @@
 // Kernels in the style of the project's own that are right: they give the right numbers, for every seed.
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 #include <random>
 
 #include "emulator/harness.h"
@@ -139,6 +141,27 @@ extern "C" __global__ void transpose(const Args a) {
       "");
   for (int i = 0; i < rows; ++i) {
     for (int j = 0; j < columns; ++j) ASSERT_EQ(out[j * rows + i], x[i * columns + j]) << i << " " << j;
+  }
+}
+
+TEST(EmulatedKernels, Atomics) {
+  for (const char* races : {"0", "1"}) {
+    setenv("FUSEWRIGHT_EMULATOR_RACES", races, 1);
+    const Program program(args + R"(
+extern "C" __global__ void count(const Args a) {
+  atomicAdd(static_cast<float*>(a.out), 1.0f);
+  atomicAdd(reinterpret_cast<unsigned*>(fw::shared_memory()), 1u - 0 * fw::thread_index());
+  fw::barrier();
+  atomicMax(static_cast<int*>(a.out) + 1, int(*reinterpret_cast<unsigned*>(fw::shared_memory())));
+}
+)");
+    unsetenv("FUSEWRIGHT_EMULATOR_RACES");
+    const DeviceArray<float> out(2, [](size_t) { return 0; });
+    ASSERT_EQ(program.launch("count", 20, 96, 4, Pointers{nullptr, nullptr, out.data(), 0, 0}), "");
+    EXPECT_EQ(out[0], 20 * 96);
+    int most;
+    std::memcpy(&most, &out[1], 4);
+    EXPECT_EQ(most, 95);  // from poison, which is -1
   }
 }
 

@@ -24,6 +24,12 @@ namespace {
 
 enum : nvrtcResult { success = 0, invalid_input = 3, invalid_option = 5, compilation = 6, internal = 11 };
 
+// Kernels tell of each access to memory, and the emulator finds races in shared memory (races.h).
+bool watches_races() {
+  const char* value = std::getenv("FUSEWRIGHT_EMULATOR_RACES");
+  return value != nullptr && *value != 0 && *value != '0';
+}
+
 // The names of the kernels: every `extern "C" __global__ void` is followed by one, perhaps behind launch bounds.
 std::vector<std::string> find_kernels(const std::string& text) {
   static const std::string head = "extern \"C\" __global__ void";
@@ -44,17 +50,20 @@ std::vector<std::string> find_kernels(const std::string& text) {
 }
 
 // FW_EMULATOR and __CUDACC__ choose the branches; the compiler counts lines as NVRTC would.
-std::string full_text(const _nvrtcProgram& program, const std::string& architecture) {
+std::string full_text(const _nvrtcProgram& program, const std::string& architecture, bool races) {
   std::string text = "#define FW_EMULATOR 1\n#define __CUDACC__ 1\n#define __CUDACC_RTC__ 1\n";
+  if (races) text += "#define FWEMU_RACES 1\n";
   text += "#define __CUDA_ARCH__ " + architecture + "0\n" + fwemu::preamble();
   text += "#line 1 \"" + program.name + "\"\n" + program.source + "\n#line 1 \"trampolines\"\n";
   const std::string visible = "extern \"C\" __attribute__((visibility(\"default\"))) ";
   for (const std::string& name : find_kernels(program.source)) {
     text += "static void fwemu_call_" + name + "(const void* p) { fwemu::call_kernel(" + name + ", p); }\n";
     text += visible + "const fwemu::Kernel fwemu_kernel_" + name + ";\nconst fwemu::Kernel fwemu_kernel_" + name +
-            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + ")};\n";
+            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + "), " + (races ? "true" : "false") + "};\n";
   }
-  text += visible + "void fwemu_bind(const fwemu::Runtime* runtime) { fwemu::runtime = runtime; }\n";
+  text += visible +
+          "__attribute__((no_sanitize(\"thread\"))) void fwemu_bind(const fwemu::Runtime* runtime) { fwemu::runtime = "
+          "runtime; }\n";
   return text;
 }
 
@@ -98,13 +107,14 @@ nvrtcResult compile(_nvrtcProgram& program, const std::string& architecture, boo
   // fibers then costs ten times as much.
   if (__builtin_cpu_supports("fma")) command.push_back("-mfma");
 #endif
+  if (watches_races()) command.push_back("-fsanitize=thread");
   command.push_back(fuse ? "-ffp-contract=fast" : "-ffp-contract=off");
   for (const std::string& word : {std::string("-o"), library, std::string("-x"), std::string("c++"), std::string("-"),
                                   std::string("-Wl,--as-needed"), std::string("-lm"), std::string("-lgcc")}) {
     command.push_back(word);
   }
   fusewright::SubprocessOptions options;
-  options.stdin_text = full_text(program, architecture);
+  options.stdin_text = full_text(program, architecture, watches_races());
   const fusewright::SubprocessResult result = fusewright::run_subprocess(command, options);
   program.log = result.output;
   if (!result.ok()) {
@@ -149,7 +159,7 @@ FWEMU_EXPORT const char* nvrtcGetErrorString(nvrtcResult result) {
 
 FWEMU_EXPORT nvrtcResult nvrtcVersion(int* major, int* minor) {
   *major = 13;
-  *minor = 0;
+  *minor = watches_races() ? 1 : 0;  // a cache that asks for the version keeps them apart
   return success;
 }
 

@@ -106,6 +106,7 @@ void Block::warp(WarpCall* call) {
 void Block::complete(Warp& warp, const Meeting& meeting) {
   switch (meeting.operation) {
     case warp_sync:
+      if (watches_races_ && meeting.mask == ~0u) races_.warp_barrier(current_->number / 32);
       return;
     case warp_mma:
       return multiply(warp, static_cast<MmaType>(meeting.detail));
@@ -178,6 +179,8 @@ void Block::load_matrices(Warp& warp, int count, bool transposed) {
     for (int row = 0; row < 8; ++row) {
       const WarpCall& call = *warp.calls[8 * i + row];
       check_shared(call.operand.row, 16, 16, call.line);
+      const unsigned first = current_->number / 32 * 32;
+      if (watches_races_) note_access(call.operand.row, 16, false, nullptr, call.line, first + 8 * i + row);
       std::memcpy(matrix[row], call.operand.row, 16);
     }
     for (int lane = 0; lane < 32; ++lane) {
