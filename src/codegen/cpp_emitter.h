@@ -11,7 +11,7 @@ namespace fusewright {
 
 class CppEmitter : Emitter {
  public:
-  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel) {}
+  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel, choose_schedule(graph, kernel)) {}
 
   KernelCode run() {
     write_header();

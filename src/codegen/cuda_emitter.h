@@ -33,7 +33,8 @@ class CudaEmitter : Emitter {
   std::string use(int s) const override;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;
-  bool is_position_side(int s) const;  // varies along the row; else one number for each anchor
+  std::vector<int> moments_in(int p) const;  // pairs of reductions taken in one, by their second
+  bool is_position_side(int s) const;        // varies along the row; else one number for each anchor
   std::vector<int> sides(bool position) const;
   void write_header();
   void write_numbers();

@@ -24,7 +24,8 @@ const std::string& cuda_prelude() {
   return text;
 }
 
-CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel) {
+CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel)
+    : Emitter(graph, kernel, choose_schedule(graph, kernel, true)) {
   // A team stays where sums on the side have their results, or where operands that all rows share (a norm's weights)
   // are the same, and walks over the other rows: what it holds of them is read or written once.
   auto moves = [&](int a) {
@@ -77,6 +78,7 @@ void CudaEmitter::describe() {
   for (int p = 0; p < nest().stages; ++p) {
     std::vector<int64_t> sizes;
     for (int s : reduces_in(p)) sizes.push_back(size_of(compute_type(dtype(s))));
+    for (int m : moments_in(p)) sizes.insert(sizes.end(), 2, size_of(compute_type(dtype(m))));  // their counts
     cuda.sums.push_back(sizes);
   }
   cuda.moving_loads = moving_loads();
@@ -239,12 +241,20 @@ void CudaEmitter::write_place_row() {
   line();
 }
 
+std::vector<int> CudaEmitter::moments_in(int p) const {
+  std::vector<int> result;
+  for (const LoopNest::Moments& m : nest().moments)
+    if (stage(m.second) == p + 1) result.push_back(m.second);
+  return result;
+}
+
 // The results of pass p: what a thread has so far, then what its team has.
 void CudaEmitter::write_sums(int p) {
   if (!has_rows()) return;
   std::string lanes = is_column() ? "[V]" : "", i = is_column() ? "[i]" : "";
   auto each = [&](auto body) {
     for (int s : reduces_in(p)) {
+      if (nest().moments_of(s)) continue;
       if (is_column()) {
         out_ += "#pragma unroll\n";
         open("for (int i = 0; i < V; ++i)");
@@ -255,16 +265,21 @@ void CudaEmitter::write_sums(int p) {
   };
   std::string name = "Sums" + to_string(p);
   open("struct alignas(16) ", name);
-  for (int s : reduces_in(p)) line(accumulator_type(s), " a", to_string(s), lanes, ";");
+  for (int s : reduces_in(p))
+    if (!nest().moments_of(s)) line(accumulator_type(s), " a", to_string(s), lanes, ";");
+  for (int m : moments_in(p)) line("fw::Moments<", accumulator_type(m), "> m", to_string(m), ";");
   open("FW_FN void clear()");
   each([&](int s, const std::string& a) { line(a, " = ", identity(s, dtype(s)), ";"); });
+  for (int m : moments_in(p)) line("m", to_string(m), ".clear();");
   close();
   open("FW_FN void merge([[maybe_unused]] const ", name, "& other)");
   each([&](int s, const std::string& a) { line(combine(s, a, "other." + a)); });
+  for (int m : moments_in(p)) line("m", to_string(m), ".merge(other.m", to_string(m), ");");
   close();
   open("FW_FN ", name, " exchanged([[maybe_unused]] fw::u32 offset) const");
   line(name, " other;");
   each([&](int, const std::string& a) { line("other.", a, " = fw::shuffle_xor(", a, ", offset);"); });
+  for (int m : moments_in(p)) line("other.m", to_string(m), " = m", to_string(m), ".exchanged(offset);");
   line("return other;");
   close();
   close(";");
@@ -349,6 +364,8 @@ void CudaEmitter::write_row_code(int p) {
 
 std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return compute(s);
+  if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
+    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(i)" : ".squares[i]");
   if (step(s).role == Role::reduce) return "sums.a" + to_string(s) + (is_column() ? "[i]" : "");
   int operand = operand_of_[static_cast<size_t>(s)].load;
   return "fw::convert<" + reg(s) + ">(fw::load(" + pointer(operand) + " + " + row_index(s, operand) + "))";

@@ -146,6 +146,7 @@ void CudaEmitter::write_stage(int p) {
   // Windows fill whole lines, which the loop over the vector reads.
   for (int s : needed_)
     if (is_line(s) && step(s).role == Role::window) write_window(s);
+  for (int m : moments_in(p)) line("if (inside) sums.m", to_string(m), ".count_one();");
   out_ += "#pragma unroll\n";
   open("for (int i = 0; i < V; ++i)");
   for (int s : needed_)
@@ -155,12 +156,14 @@ void CudaEmitter::write_stage(int p) {
     if (is_line(s) && stored_in(s, p))
       line("out", to_string(s), "[i] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
   for (int s : reduces_in(p)) {
+    if (nest().moments_of(s)) continue;
     std::string value = use(step(s).operands[0]);
     if (is_column())
       line("if (inside) ", combine(s, "sums.a" + to_string(s) + "[i]", value));
     else
       line(combine(s, "part" + to_string(s), value));
   }
+  for (int m : moments_in(p)) line("if (inside) sums.m", to_string(m), ".add(i, ", use(nest().moments_of(m)->of), ");");
   for (int s : sides_in(p)) {
     if (is_position_side(s))
       line("if (inside) side.s", to_string(s), "[i] += ", use(step(s).operands[0]), ";");

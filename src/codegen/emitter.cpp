@@ -1,15 +1,16 @@
 #include "codegen/emitter.h"
 
 #include <cmath>
+#include <utility>
 
 namespace fusewright {
 
 using std::to_string;
 
-Emitter::Emitter(const Graph& graph, const Kernel& kernel) : graph_(graph), kernel_(kernel) {
-  code_.nest = choose_schedule(graph, kernel);
+Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest) : graph_(graph), kernel_(kernel) {
+  code_.nest = std::move(nest);
   code_.axes = kernel.axes;
-  code_.name = kernel_name(graph, kernel, nest().name());
+  code_.name = kernel_name(graph, kernel, code_.nest.name());
   code_.origins = kernel_origins(graph, kernel);
   operand_of_.assign(kernel.steps.size(), {-1, -1});
   for (size_t s = 0; s < kernel.steps.size(); ++s) {
@@ -81,7 +82,10 @@ std::vector<int> Emitter::needed_in(int p) const {
   std::vector<int> todo;
   for (int s = 0; s < count(); ++s)
     if (stored_in(s, p) && step(s).role != Role::reduce) todo.push_back(s);
-  for (int s : reduces_in(p)) todo.push_back(step(s).operands[0]);
+  for (int s : reduces_in(p)) {
+    const LoopNest::Moments* moments = nest().moments_of(s);
+    todo.push_back(moments ? moments->of : step(s).operands[0]);
+  }
   for (int s : sides_in(p)) todo.push_back(step(s).operands[0]);
   while (!todo.empty()) {
     int s = todo.back();

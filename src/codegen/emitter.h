@@ -15,7 +15,7 @@ class Emitter {
  protected:
   using Role = Step::Role;
 
-  Emitter(const Graph& graph, const Kernel& kernel);
+  Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest);
   ~Emitter() = default;
 
   // ---- the kernel ------------------------------------------------------------------------------------------

@@ -162,6 +162,59 @@ FW_FN void reduce(const Team& team, S& sums) {
   for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane]);
 }
 
+// Mean and sum of squared distances from it, for each column of a thread, in one pass (Welford, Chan): as accurate as
+// two, whatever the mean is.
+template <class T>
+struct Moments {
+  T mean[V], squares[V];
+  T count, share;  // elements so far, and what part of them the last one is
+
+  FW_FN T sum(int i) const { return mean[i] * count; }
+  FW_FN void clear() {
+    count = share = 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) mean[i] = squares[i] = 0;
+  }
+  FW_FN void count_one() {
+    count += 1;
+    share = 1 / count;
+  }
+  FW_FN void add(int i, T x) {
+    const T distance = x - mean[i];
+    mean[i] += distance * share;
+    squares[i] += distance * (x - mean[i]);
+  }
+  // The same bits whichever of the two is merged into the other: no product is fused into one of the sums.
+  FW_FN void merge(const Moments& other) {
+    const T total = count + other.count;
+    const T mine = total > 0 ? count / total : 0, its = total > 0 ? other.count / total : 0;
+    const T weight = total > 0 ? count * other.count / total : 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const T distance = other.mean[i] - mean[i];
+      squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
+      mean[i] = product(mean[i], mine) + product(other.mean[i], its);
+    }
+    count = total;
+  }
+  FW_FN Moments exchanged(u32 offset) const {
+    Moments other;
+    other.count = shuffle_xor(count, offset);
+    other.share = 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      other.mean[i] = shuffle_xor(mean[i], offset);
+      other.squares[i] = shuffle_xor(squares[i], offset);
+    }
+    return other;
+  }
+
+ private:
+  // A product that no addition behind it swallows.
+  FW_FN static float product(float a, float b) { return __fmul_rn(a, b); }
+  FW_FN static double product(double a, double b) { return __dmul_rn(a, b); }
+};
+
 }  // namespace fw
 
 #endif  // FW_KERNELS_CUDA_LOOPS_H

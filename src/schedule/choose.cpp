@@ -44,6 +44,39 @@ std::vector<int> loop_order(const Graph& graph, const Kernel& kernel) {
   return rest;
 }
 
+const LoopNest::Moments* LoopNest::moments_of(int step) const {
+  for (const Moments& m : moments)
+    if (m.first == step || m.second == step) return &m;
+  return nullptr;
+}
+
+namespace {
+
+// sum(square(x - sum(x) / n)) beside sum(x), for n the number of elements of a row.
+std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel) {
+  auto step = [&](int s) -> const Step& { return kernel.steps[static_cast<size_t>(s)]; };
+  auto op = [&](int s) { return graph[step(s).value].op; };
+  auto is_sum = [&](int s) { return step(s).role == Step::Role::reduce && !step(s).side && op(s) == Op::sum; };
+  auto computes = [&](int s, Op wanted) { return step(s).role == Step::Role::compute && op(s) == wanted; };
+  Size elements = 1;
+  for (const Axis& axis : kernel.axes)
+    if (axis.reduced) elements = elements * axis.size;
+  std::vector<LoopNest::Moments> result;
+  for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
+    if (!is_sum(s) || !computes(step(s).operands[0], Op::square)) continue;
+    int distance = step(step(s).operands[0]).operands[0];
+    if (!computes(distance, Op::sub)) continue;
+    int of = step(distance).operands[0], mean = step(distance).operands[1];
+    if (!computes(mean, Op::div) || !is_sum(step(mean).operands[0])) continue;
+    int first = step(mean).operands[0], count = step(mean).operands[1];
+    if (step(first).operands[0] != of || op(count) != Op::extent) continue;
+    if (graph[step(count).value].sizes("size")[0] == elements) result.push_back({first, s, of});
+  }
+  return result;
+}
+
+}  // namespace
+
 void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
   nest.stage.assign(kernel.steps.size(), 0);
   nest.row_level.assign(kernel.steps.size(), false);
@@ -52,6 +85,8 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
     int stage = 0;
     for (int operand : step.operands) stage = std::max(stage, nest.stage[static_cast<size_t>(operand)]);
     bool reduce = step.role == Step::Role::reduce;
+    if (const auto* moments = nest.moments_of(static_cast<int>(s)))
+      stage = nest.stage[static_cast<size_t>(moments->of)];
     nest.stage[s] = stage + (reduce && !step.side ? 1 : 0);
     if (step.role == Step::Role::window) nest.has_window = true;
     if (nest.kind != LoopNest::Kind::pointwise && step.role != Step::Role::scalar) {
@@ -72,11 +107,18 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
   }
 }
 
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel) {
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, bool moments) {
   std::vector<int> order = loop_order(graph, kernel);
   int innermost = order.empty() ? -1 : order.back();
-  for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule})
-    if (schedule->can_schedule(graph, kernel, innermost)) return schedule->lower(graph, kernel, order);
+  for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule}) {
+    if (!schedule->can_schedule(graph, kernel, innermost)) continue;
+    LoopNest nest = schedule->lower(graph, kernel, order);
+    if (!moments || nest.kind != LoopNest::Kind::column) return nest;
+    nest.moments = find_moments(graph, kernel);
+    nest.stages = 1;
+    assign_stages(graph, kernel, nest);
+    return nest;
+  }
   fail("no schedule for a kernel with ", kernel.axes.size(), " axes");
 }
 

@@ -27,6 +27,13 @@ struct LoopNest {
   std::vector<bool> row_level;  // per step: the same for the whole row (column), computed between passes
   bool has_window = false;
 
+  // A sum and the sum of squared distances from its mean, taken in one pass over the data (Welford): batch_norm.
+  struct Moments {
+    int first, second, of;
+  };
+  std::vector<Moments> moments;
+  const Moments* moments_of(int step) const;  // that this reduction is part of
+
   std::string name() const;
 };
 
@@ -39,7 +46,9 @@ struct Schedule {
 
 extern const Schedule pointwise_schedule, row_schedule, column_schedule;
 
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel);
+// `moments`: the dialect can take both moments of a column in one pass. A row does not need it: it is in registers or
+// in the cache when the second is taken.
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, bool moments = false);
 
 // Shared by the schedules: loops in memory order of the kernel's largest operand, and the stages of its steps.
 std::vector<int> loop_order(const Graph& graph, const Kernel& kernel);
