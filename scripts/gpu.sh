@@ -45,6 +45,7 @@ tests() {
       # shellcheck disable=SC2086
       timeout 420 "$python" -m pytest -q --tb=short --durations=5 tests/gpu/${parts[$name]} >"$work/tests/$name.log" 2>&1
       code=$?
+      [ $code = 124 ] && echo "ran out of time" >>"$work/tests/$name.log"
       [ $code = 0 ] && touch "$work/tests/$name.ok"
       exit $code
     ) &
@@ -76,6 +77,7 @@ sanitize() {
       timeout 420 compute-sanitizer --tool "$tool" "${filter[@]}" --error-exitcode 99 --print-limit 20 \
         "$python" tests/gpu/sanitize.py --seconds 380 >"$work/sanitize/$tool.log" 2>&1
       code=$?
+      [ $code = 124 ] && echo "sanitize: out of time" >>"$work/sanitize/$tool.log"
       [ $code = 0 ] && touch "$work/sanitize/$tool.ok"
       exit $code
     ) &
