@@ -3,9 +3,13 @@
 // Needs prelude.h in front; includes nothing. Polynomials come from fit/minimax.py.
 // Bounds, held by tests/kernels/math_test.cpp: 2 ulp for every input, special values as in C and PyTorch, no
 // flushing of denormals. On CUDA sin, cos, pow, fmod and roundings are the device's own.
+// Float functions have a form of their own on CUDA where the device's approximations (MUFU) or FMNMX.NAN save
+// instructions: a kernel that moves 8 bytes an element at the speed of memory has 27 issue slots for it. The bound next
+// to each is the largest error found with every approximation as wrong as its manual allows, at random or always the
+// same way (tests/kernels/math_device_test.cpp).
 // Straight-line code without tables or calls, so that loops vectorise; sin, cos and fmod of double are the
 // exceptions: they branch to a rare slow path.
-// Flags: -ffp-contract=off -fno-math-errno -fno-trapping-math (NVRTC: --fmad=false), never fast-math.
+// Flags: -ffp-contract=off -fno-math-errno -fno-trapping-math, never fast-math; NVRTC may fuse products into sums.
 #ifndef FW_KERNELS_MATH_H  // not `#pragma once`, which warns in pasted text
 #define FW_KERNELS_MATH_H
 
@@ -31,7 +35,7 @@ struct ieee<float> {
   static constexpr u32 root_half = 0x3f3504f3u;  // bits of sqrt(1/2)
   static constexpr float min_normal = 0x1p-126f;
   static constexpr float shifter = 0x1.8p23f;  // adding it rounds to an integer, held in the low bits
-  static constexpr float log2e = 0x1.715476p+0f, log2e_less_1 = 0x1.c551dap-2f;
+  static constexpr float log2e = 0x1.715476p+0f, log2e_lo = 0x1.4ae0cp-26f, log2e_less_1 = 0x1.c551dap-2f;
   static constexpr float ln2 = 0x1.62e43p-1f;
   static constexpr float ln2_hi = 0x1.62e4p-1f, ln2_lo = 0x1.7f7d1cp-20f;  // n * ln2_hi is exact
   static constexpr float pio2_hi = 0x1.921fb6p+0f, pio2_lo = -0x1.777a5cp-25f;
@@ -123,8 +127,13 @@ FW_FN T poly(T x, T c0, C... c) {
 
 // ---------------------------------------------------------------- sign, rounding
 
+#if FW_CUDA
+FW_FN float abs(float x) { return ::fabsf(x); }  // part of the instruction that takes it
+FW_FN double abs(double x) { return ::fabs(x); }
+#else
 FW_FN float abs(float x) { return float_of(bits_of(x) & ~ieee<float>::sign); }
 FW_FN double abs(double x) { return float_of(bits_of(x) & ~ieee<double>::sign); }
+#endif
 FW_FN i64 neg(i64 x) { return static_cast<i64>(0 - static_cast<u64>(x)); }
 FW_FN i64 abs(i64 x) { return x < 0 ? neg(x) : x; }
 FW_FN float neg(float x) { return -x; }
@@ -146,6 +155,9 @@ template <class T>
 FW_FN T at_most(T x, T limit) {  // keeps NaN, unlike minimum instructions
   return x > limit ? limit : x;
 }
+#if FW_CUDA
+FW_FN float at_most(float x, float limit) { return min_or_nan(x, limit); }
+#endif
 template <class T>
 FW_FN T clamp(T x, T range) {
   return copysign(at_most(abs(x), range), x);
@@ -225,6 +237,10 @@ FW_FN T minimum(T a, T b) {
   const T m = a < b ? a : b;
   return a != a ? a : m;
 }
+#if FW_CUDA
+FW_FN float maximum(float a, float b) { return max_or_nan(a, b); }
+FW_FN float minimum(float a, float b) { return min_or_nan(a, b); }
+#endif
 
 // ---------------------------------------------------------------- arithmetic
 
@@ -242,8 +258,17 @@ FW_FN T square(T x) {
   return mul(x, x);
 }
 #if FW_CUDA
-FW_FN float sqrt(float x) { return __fsqrt_rn(x); }
 FW_FN double sqrt(double x) { return __dsqrt_rn(x); }
+// x rsqrt(x) with one residual step; 0.5 ulp, 0.75 where the residual is denormal.
+FW_FN float sqrt(float x) {
+  const bool tiny = x < ieee<float>::min_normal;
+  const float s = tiny ? x * 0x1p24f : x;
+  const float y = rsqrt_approx(s);
+  const float g = s * y;
+  const float better = mad(mad(-g, g, s), 0.5f * y, g);
+  const float r = x == 0 || x == infinity<float>() ? x : better;
+  return tiny ? r * 0x1p-12f : r;
+}
 #else
 FW_FN float sqrt(float x) { return __builtin_sqrtf(x); }
 FW_FN double sqrt(double x) { return __builtin_sqrt(x); }
@@ -256,6 +281,35 @@ template <class T>
 FW_FN T rsqrt(T x) {
   return 1 / sqrt(x);
 }
+#if FW_CUDA
+// Scaled so that neither the operand nor the result of the instruction is denormal; 1.0 ulp, all the instruction's.
+FW_FN float reciprocal(float x) {
+  const float s = abs(x) < 1 ? 0x1p24f : 0.25f;
+  return rcp_approx(x * s) * s;
+}
+// One residual step, which also makes x / x = 1; 0.5 ulp, 1.0 in denormal results and next to overflow.
+// A tiny a is scaled too, for its residual would be denormal. No residual below |a| means
+// that q is final: 0 with its sign, infinity or NaN.
+FW_FN float div(float a, float b) {
+  const bool tiny = (abs(b) < 0x1p-24f) | (abs(a) < 0x1p-100f);  // not ||, which costs an instruction more
+  a = tiny ? a * 0x1p24f : a, b = tiny ? b * 0x1p24f : b;
+  const bool huge = abs(b) > 0x1p125f;
+  a = huge ? a * 0.25f : a, b = huge ? b * 0.25f : b;
+  const float y = rcp_approx(b);
+  const float q = a * y;
+  const float r = mad(-q, b, a);
+  return abs(r) < abs(a) ? mad(r, y, q) : q;
+}
+// One Newton step; 1.0 ulp. At 0 and infinity it is undefined, and the instruction's result final.
+FW_FN float rsqrt(float x) {
+  const bool tiny = x < ieee<float>::min_normal;
+  const float s = tiny ? x * 0x1p24f : x;
+  const float y = rsqrt_approx(s);
+  const float e = mad(-(s * y), y, 1.0f);
+  const float r = abs(e) < 1 ? mad(0.5f * y, e, y) : y;
+  return tiny ? r * 0x1p12f : r;
+}
+#endif
 
 // ---------------------------------------------------------------- exponential family
 
@@ -310,6 +364,19 @@ FW_FN T exp(T x) {
   return value_of(exp_parts(clamp(x, ieee<T>::exp_range)));
 }
 
+#if FW_CUDA
+// 2^n 2^f with |f| <= 1/2. n is clamped to the exponents of normal numbers, by a saturated sum, and f takes what lies
+// beyond: the last product makes denormal results, 0 and infinity. 1.66 ulp, 1.99 above 2^127.5, of which 1.414 are
+// the instruction's.
+FW_FN float exp(float x) {
+  constexpr float range = 253, shifter = ieee<float>::shifter + 127;
+  const float t = mad(mad_saturated(x, ieee<float>::log2e / range, 126 / range), range, shifter - 126);
+  const float n = t - shifter;
+  const float f = mad(x, ieee<float>::log2e_lo, mad(x, ieee<float>::log2e, -n));
+  return ex2_approx(f) * float_of(bits_of(t) << 23);
+}
+#endif
+
 template <class T>
 FW_FN scaled<T> exp2_parts(T hi, T lo) {  // 2^(hi + lo) for |hi| <= exp2_range
   constexpr T shifter = ieee<T>::shifter + 2 * ieee<T>::bias;
@@ -321,6 +388,13 @@ template <class T>
 FW_FN T exp2(T x) {
   return value_of(exp2_parts(clamp(x, ieee<T>::exp2_range), T(0)));
 }
+#if FW_CUDA
+FW_FN float exp2(float x) {  // 1.414 ulp, the instruction's own, which flushes denormal results
+  const bool tiny = x < -125;
+  const float y = ex2_approx(tiny ? x + 24 : x);
+  return tiny ? y * 0x1p-24f : y;
+}
+#endif
 
 // (e^x - 1) * unit, but for the sign of zero; x reduced so that x.n, as an exponent, makes 2^n * unit.
 template <class T>
@@ -349,6 +423,14 @@ FW_FN float rough_reciprocal(float d) {
   return 1 / d;
 #endif
 }
+// Near 1 / d for 1 <= d < 2^100.
+template <class T>
+FW_FN T near_reciprocal(T d) {
+  return 1 / d;
+}
+#if FW_CUDA
+FW_FN float near_reciprocal(float d) { return rcp_approx(d); }
+#endif
 // (a + a_lo) / (d + d_lo), given y near 1 / d.
 template <class T>
 FW_FN T quotient(T a, T a_lo, T d, T d_lo, T y) {
@@ -376,6 +458,40 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
   const T d = 1 + e;
   return quotient(x < 0 ? e : T(1), d, e - (d - 1), rough_reciprocal(d));
 }
+#if FW_CUDA
+// tanh(x) = x + x u tanh_tail(u), u = x^2, for |x| <= 0.9
+FW_FN float tanh_tail(float u) {
+  return poly(u, -0x1.555504p-2f, 0x1.11017ap-3f, -0x1.b8161ep-5f, 0x1.567e1ap-6f, -0x1.c19324p-8f, 0x1.55cf2ep-10f);
+}
+// Beyond 0.9: 1 - 2 / (e^2x + 1), where little of the approximations' errors is left. 1.8 ulp.
+FW_FN float tanh(float x) {
+  const float u = x * x;
+  const float small = mad(x, mad(u, tanh_tail(u), 0.0f), x);  // + 0: otherwise -0 would become 0
+  const float e = ex2_approx(abs(x) * (2 * ieee<float>::log2e));
+  const float large = mad(rcp_approx(e + 1), -2.0f, 1.0f);
+  return abs(x) < 0.9f ? small : copysign(large, x);
+}
+
+// 2^f times a power of two, for |f| <= 1/2
+FW_FN float exp2_scaled(float f, float scale) {
+  return poly(f, scale, 0x1.62e43p-1f * scale, 0x1.ebfbdcp-3f * scale, 0x1.c6af7ap-5f * scale, 0x1.3b2ddap-7f * scale,
+              0x1.5f0976p-10f * scale, 0x1.41733ep-13f * scale);
+}
+// p / (s + p) for e^x = p / s, s a power of 2, one residual step. Both are scaled by 2^-25, so that s is normal for
+// every x that matters. A polynomial for p: ex2_approx's error would take the result past 2 ulp. 1.5 ulp.
+FW_FN float sigmoid(float x) {
+  constexpr float shifter = ieee<float>::shifter + 127 - 25;
+  x = min_or_nan(max_or_nan(x, -104.5f), 70.0f);
+  const float t = mad(x, -ieee<float>::log2e, shifter);
+  const float n = t - shifter;
+  const float f = mad(x, ieee<float>::log2e_lo, mad(x, ieee<float>::log2e, n));
+  const float p = exp2_scaled(f, 0x1p-25f);
+  const float s = float_of(bits_of(t) << 23);
+  const float y = rcp_approx(s + p);
+  const float q = p * y;
+  return mad(mad(-q, p, mad(-q, s, p)), y, q);
+}
+#endif
 
 // ---------------------------------------------------------------- logarithms
 
@@ -444,6 +560,39 @@ FW_FN T log1p(T x) {
   d.f += lost * T(0.5) * float_of(((2 * ieee<T>::bias + 1) << ieee<T>::mantissa) - d.e_field);
   return copysign(log_or_special(u, log_of(d)), x);
 }
+#if FW_CUDA
+// The e of a normal x as its exponent field, and as a number.
+FW_FN u32 log_exponent(float x) { return (bits_of(x) - ieee<float>::root_half) & 0xff800000; }
+FW_FN float log_exponent(u32 field, float offset) {
+  return mad(static_cast<float>(static_cast<i32>(field)), 0x1p-23f, offset);
+}
+FW_FN float log_of(float e, float f) { return mad(e, ieee<float>::ln2, mad(f, f * log_tail(f), f)); }
+// The instruction is exact for 0, infinity, NaN and negative numbers.
+FW_FN float log2_or_special(float x, float finite) { return bits_of(x) - 1 >= 0x7f7fffff ? lg2_approx(x) : finite; }
+
+FW_FN float log(float x) {  // 0.92 ulp
+  const bool tiny = x < ieee<float>::min_normal;
+  x = tiny ? x * 0x1p23f : x;
+  const u32 e = log_exponent(x);
+  const float f = float_of(bits_of(x) - e) - 1;
+  return log2_or_special(x, log_of(log_exponent(e, tiny ? -23.0f : 0.0f), f));
+}
+FW_FN float log2(float x) {  // 1.05 ulp
+  const bool tiny = x < ieee<float>::min_normal;
+  x = tiny ? x * 0x1p23f : x;
+  const u32 e = log_exponent(x);
+  const float f = float_of(bits_of(x) - e) - 1;
+  const float tail = mad(f * log_tail(f), ieee<float>::log2e, ieee<float>::log2e_less_1);
+  return log2_or_special(x, log_exponent(e, tiny ? -23.0f : 0.0f) + mad(f, tail, f));
+}
+// f = (1 + x) 2^-e - 1 from x 2^-e and 2^-e - 1, so that nothing of x is lost. 1.4 ulp.
+FW_FN float log1p(float x) {
+  const float u = 1 + x;
+  const u32 e = log_exponent(u);
+  const float f = float_of(bits_of(x) - e) + mad(float_of(0x40800000 - e), 0.25f, -1.0f);
+  return copysign(log2_or_special(u, log_of(log_exponent(e, 0.0f), f)), x);
+}
+#endif
 
 // ---------------------------------------------------------------- error function
 
@@ -482,7 +631,7 @@ FW_FN T erfc_beyond(T a) {  // for a >= 0.5; every rounding that matters is carr
   const T e = 1 + x.r;
   const T e_tail = mad(x.r * x.r, exp_tail(x.r), x.r - (e - 1));
   const T e_lo = mad(x.r_lo - product_error(a, a, s), e + e_tail, e_tail);
-  const T d = a + 2, d_lo = a - (d - 2), y = 1 / d;
+  const T d = a + 2, d_lo = a - (d - 2), y = near_reciprocal(d);
   const T t = quotient(a - 2, d, d_lo, y);
   const T rest = t * erfcx_rest(t);
   const T g = ieee<T>::erfcx_hi + rest;
@@ -497,6 +646,21 @@ FW_FN T erfc(T x) {
   const T beyond = erfc_beyond(a);
   return a < T(0.5) ? 1 - mad(x, erf_small(x * x), x) : x < 0 ? 2 - beyond : beyond;
 }
+#if FW_CUDA
+// erf(x) = x + x erf_near(x^2) for |x| <= 0.92
+FW_FN float erf_near(float u) {
+  return poly(u, 0x1.06eba6p-3f, -0x1.8126eap-2f, 0x1.ce1b1p-4f, -0x1.b693b6p-6f, 0x1.476972p-8f, -0x1.3ac978p-11f);
+}
+// log2(erfc(a)) for a >= 0.92, as exactly as 1 - erfc(a) needs it; sinks further beyond 3.95
+FW_FN float log2_erfc(float a) {
+  return poly(a, -0x1.73c47cp-9f, -0x1.9d9b3p+0f, -0x1.e0ff28p-1f, -0x1.0c5f1ap-3f, 0x1.6e1c94p-6f, -0x1.d50778p-10f);
+}
+FW_FN float erf(float x) {  // 1.7 ulp
+  const float small = mad(x, erf_near(x * x), x);
+  const float large = 1 - ex2_approx(log2_erfc(abs(x)));
+  return abs(x) < 0.92f ? small : copysign(large, x);
+}
+#else
 FW_FN float erf(float x) {
   const float a = at_most(abs(x), 3.93f);
   const float q = erf_exponent(a);
@@ -505,6 +669,7 @@ FW_FN float erf(float x) {
   e.r_lo -= mad(a, q, a - z);
   return copysign(expm1_of(e, 1.0f).hi, x);
 }
+#endif
 FW_FN double erf(double x) {
   const double a = abs(x);
   return copysign(a < 1 ? mad(a, erf_small(a * a), a) : 1 - erfc_beyond(a), x);

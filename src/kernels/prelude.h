@@ -41,6 +41,71 @@ FW_FN float float_of(u32 b) { return __builtin_bit_cast(float, b); }
 FW_FN double float_of(u64 b) { return __builtin_bit_cast(double, b); }
 #endif
 
+#if FW_CUDA
+// ---------------------------------------------------------------- single instructions of the device
+
+// Approximations are those of the .ftz forms: denormal operands and results count as 0. In the emulator they are exact;
+// a test may define FW_APPROXIMATE to make them as wrong as the manual allows: `exact` is a double, `error` its bound
+// in units of the last place.
+#ifdef FW_EMULATOR
+#ifndef FW_APPROXIMATE
+#define FW_APPROXIMATE(exact, error) static_cast<float>(exact)
+#endif
+FW_FN float flushed(float x) { return (bits_of(x) & 0x7f800000) == 0 ? float_of(bits_of(x) & 0x80000000) : x; }
+FW_FN float ex2_approx(float x) { return flushed(FW_APPROXIMATE(__builtin_exp2(double(flushed(x))), 1.4143)); }
+FW_FN float rcp_approx(float x) { return flushed(FW_APPROXIMATE(1.0 / flushed(x), 1.0)); }
+FW_FN float rsqrt_approx(float x) { return flushed(FW_APPROXIMATE(1.0 / __builtin_sqrt(double(flushed(x))), 2.1436)); }
+FW_FN float lg2_approx(float x) { return FW_APPROXIMATE(__builtin_log2(double(flushed(x))), 4.0); }
+FW_FN float mad_saturated(float a, float b, float c) {
+  const float r = __builtin_fmaf(a, b, c);
+  return r > 0 ? (r < 1 ? r : 1) : 0;  // 0 for NaN
+}
+#else
+FW_FN float ex2_approx(float x) {  // 2^x within 2^-22.5 of a result in [1, 2)
+  float r;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+FW_FN float rsqrt_approx(float x) {  // 1 / sqrt(x), relative error 2^-22.9
+  float r;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+FW_FN float lg2_approx(float x) {  // log2(x) within 2^-22, or that much of a result beyond 1
+  float r;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+FW_FN float mad_saturated(float a, float b, float c) {  // a * b + c, clamped to [0, 1]; 0 for NaN
+  float r;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+  return r;
+}
+#endif
+
+// NaN if either is.
+#if defined(FW_EMULATOR) || __CUDA_ARCH__ < 800
+FW_FN float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
+FW_FN float min_or_nan(float a, float b) { return a < b || a != a ? a : b; }
+#else
+FW_FN float max_or_nan(float a, float b) {
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+FW_FN float min_or_nan(float a, float b) {
+  float r;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+#endif
+#endif  // FW_CUDA
+
 // Storage only: values are float in registers.
 struct half {
   u16 bits;

@@ -10,7 +10,7 @@ fitted again, so that rounding costs almost nothing. Output: one line per coeffi
 import struct
 import sys
 
-from mpmath import atan, cos, erfc, exp, expm1, linspace, log, log1p, lu_solve, matrix, mp, mpf, pi, sin, sqrt
+from mpmath import atan, cos, erfc, exp, expm1, linspace, log, log1p, lu_solve, matrix, mp, mpf, pi, sin, sqrt, tanh
 
 mp.dps = 70
 
@@ -133,6 +133,22 @@ def cos_tail(u):  # cos(r) = 1 - u / 2 + u^2 tail(u), u = r^2
     return (cos(sqrt(u)) - 1 + u / 2) / u**2 if u > mpf("1e-15") else mpf(1) / 24
 
 
+# Forms for CUDA alone.
+
+
+def exp2_tail(f):  # 2^f = 1 + f tail(f)
+    return (2**f - 1) / f if f else LN2
+
+
+def tanh_tail(u):  # tanh(x) = x + x u tail(u), u = x^2
+    x = sqrt(u)
+    return (tanh(x) / x - 1) / u if u > mpf("1e-20") else -mpf(1) / 3
+
+
+def log2_erfc(a):
+    return log(erfc(a)) / LN2
+
+
 EXP = (exp_tail, -LN2 / 2 * mpf("1.001"), LN2 / 2 * mpf("1.001"))
 
 
@@ -149,6 +165,10 @@ def log_weight(f):
 
 def erf_weight(a):
     return a * erfc(a) / (1 - erfc(a)) if a else mpf(1)
+
+
+def tanh_weight(u):
+    return u * sqrt(u) / tanh(sqrt(u)) if u else mpf(0)
 
 
 TRIG_MAX_F = mpf(1)  # the reduction of huge arguments leaves up to 0.98
@@ -173,6 +193,10 @@ FITS = {
     "cos_tail_f": (cos_tail, 0, TRIG_MAX_F, 3, lambda u: u**2, to_float),
     "sin_tail_d": (sin_tail, 0, TRIG_MAX_D, 5, lambda u: u, to_double),
     "cos_tail_d": (cos_tail, 0, TRIG_MAX_D, 5, lambda u: u**2, to_double),
+    "exp2_scaled": (exp2_tail, -0.5005, 0.5005, 5, lambda f: abs(f) / 2**f, to_float),  # behind the constant 1
+    "tanh_tail": (tanh_tail, 0, mpf("0.81"), 5, tanh_weight, to_float),
+    "erf_near": (erf_small, 0, mpf("0.92") ** 2, 5, lambda u: 1 / (1 + erf_small(u)), to_float),
+    "log2_erfc": (log2_erfc, "0.92", 3.95, 5, lambda a: erfc(a) * LN2 / (1 - erfc(a)), to_float),
 }
 
 if __name__ == "__main__":
