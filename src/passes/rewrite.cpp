@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <mutex>
 
 #include "passes/program.h"
 #include "passes/rebuild.h"
 #include "passes/upstream.h"
+#include "runtime/log.h"
 
 namespace fusewright {
 namespace {
@@ -185,14 +187,30 @@ constexpr Rule rules[] = {
     {"row_constants_leave_sum", row_constants_leave_sum},
 };
 
+// A name that is misspelt switches nothing off: say so, once for each in a process.
+void warn_if_unknown(const std::string& name) {
+  if (std::any_of(std::begin(rules), std::end(rules), [&](const Rule& rule) { return name == rule.name; })) return;
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (!said.insert(name).second) return;
+  std::string known;
+  for (const Rule& rule : rules) known += (known.empty() ? "" : ", ") + std::string(rule.name);
+  log(LogLevel::warning, "FUSEWRIGHT_DISABLE: no rewrite rule '" + name + "'; known: " + known);
+}
+
 std::set<std::string> disabled(const Options& options) {
   std::set<std::string> names = options.disabled_rewrites;
   const char* variable = std::getenv("FUSEWRIGHT_DISABLE");
   std::string list = variable ? variable : "";
+  std::erase_if(list, [](char c) { return c == ' ' || c == '\t'; });
   for (size_t start = 0; start <= list.size();) {
     size_t end = std::min(list.find(',', start), list.size());
-    names.insert(list.substr(start, end - start));
+    std::string name = list.substr(start, end - start);
     start = end + 1;
+    if (name.empty()) continue;
+    warn_if_unknown(name);
+    names.insert(std::move(name));
   }
   return names;
 }

@@ -1,6 +1,8 @@
 // Every rule: where it applies, where it must not, its switch, and that the numbers stay the same.
+#include <cstdlib>
 #include <fstream>
 
+#include "runtime/log.h"
 #include "support/graphs.h"
 #include "support/interpreter.h"
 
@@ -98,6 +100,27 @@ TEST(Rewrite, EveryRuleHasACase) {
     ++rules;
   }
   EXPECT_EQ(rules, static_cast<int>(std::size(cases)));
+}
+
+std::vector<std::string> logged;
+
+TEST(Rewrite, AnUnknownNameAmongTheDisabledIsSaidOnce) {
+  logged.clear();
+  set_log_sink([](LogLevel, const std::string& message) { logged.push_back(message); });
+  setenv("FUSEWRIGHT_DISABLE", "no_such_rule, nested_sum,", 1);
+  const RuleCase& nested = cases[2];
+  EXPECT_TRUE(rewrites(nested.applies).empty()) << "spaces around a name are no part of it";
+  EXPECT_TRUE(rewrites(nested.applies).empty());
+  setenv("FUSEWRIGHT_DISABLE", "no_such_rule,another", 1);
+  EXPECT_EQ(rewrites(nested.applies), std::vector<std::string>{"nested_sum"});
+  unsetenv("FUSEWRIGHT_DISABLE");
+  set_log_sink(nullptr);
+  ASSERT_EQ(logged.size(), 2u) << "one line for each unknown name";
+  EXPECT_NE(logged[0].find("FUSEWRIGHT_DISABLE"), std::string::npos) << logged[0];
+  EXPECT_NE(logged[0].find("'no_such_rule'"), std::string::npos) << logged[0];
+  EXPECT_NE(logged[1].find("'another'"), std::string::npos) << logged[1];
+  for (const RuleCase& c : cases)
+    for (const std::string& line : logged) EXPECT_NE(line.find(c.rule), std::string::npos) << line;
 }
 
 TEST(Rewrite, ABiasBeforeANormIsNeitherReadNorSummed) {
