@@ -10,7 +10,6 @@
 //   window_overlap             windows overlap, and the chain before them costs more than reading it back
 //   window_dimension           a window must run over a loop of its own
 //   would_form_cycle           the item needs something that needs the kernel
-//   nothing_shared             no common data: one kernel would save nothing
 //   kernel_too_large           more operations than one kernel should hold
 #include <algorithm>
 #include <map>
@@ -490,7 +489,7 @@ class Fuser {
       KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
       try {
         int step = builder.add_item(v);
-        require_shared(g, builder.kernel(), step);
+        if (!shares_data(g, builder.kernel(), step)) continue;
         require_no_cycle(g, builder.kernel());
         commit(g, builder.take(), v, step);
         return true;
@@ -510,8 +509,9 @@ class Fuser {
     return found;
   }
 
-  // Joining must save a read: the item uses a value that the kernel computed or loaded before.
-  void require_shared(int g, const Kernel& kernel, int step) const {
+  // Joining must save a read: the item uses a value that the kernel computed or loaded before. Where it does not, no
+  // fusion was stopped: an item that needs something of the kernel always shares that.
+  bool shares_data(int g, const Kernel& kernel, int step) const {
     size_t before = groups_[static_cast<size_t>(g)].kernel.steps.size();
     std::vector<bool> seen(kernel.steps.size());
     std::vector<int> todo = {step};
@@ -521,10 +521,10 @@ class Fuser {
       if (seen[static_cast<size_t>(s)]) continue;
       seen[static_cast<size_t>(s)] = true;
       const Step& current = kernel.steps[static_cast<size_t>(s)];
-      if (static_cast<size_t>(s) < before && current.role != Step::Role::scalar) return;
+      if (static_cast<size_t>(s) < before && current.role != Step::Role::scalar) return true;
       todo.insert(todo.end(), current.operands.begin(), current.operands.end());
     }
-    throw StopFusing{"nothing_shared"};
+    return false;
   }
 
   std::set<int> reads(const Kernel& kernel) const {

@@ -1,4 +1,6 @@
 // The shape of the fusion: how many kernels, what is in each, and why it stopped.
+#include <fstream>
+
 #include "support/graphs.h"
 
 namespace fusewright::testing {
@@ -138,38 +140,56 @@ std::string long_chain() {
 }
 const std::string long_text = long_chain();
 
-INSTANTIATE_TEST_SUITE_P(
-    , EveryStop,
-    ::testing::Values(
-        StopCase{"different_iteration_space",
-                 "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 0} %2 = permute(%x) {dims = (1, 0)} %3 = "
-                 "add(%2, %1) return %3 }",
-                 2},
-        StopCase{"different_reduction",
-                 "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = amax(%2) {dims = "
-                 "(0), keepdim = 0, tie = 0} return %3 }",
-                 2},
-        StopCase{"reshape_boundary",
-                 "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} %3 = mul(%2, "
-                 "%y) return %3 }",
-                 2},
-        StopCase{"window_overlap",
-                 "graph(%x: f32[n, c, w]) { %1 = exp(%x) %2 = max_pool(%1) {kernel = (3), stride = (1), padding = (1), "
-                 "dilation = (1), ceil_mode = 0} return %2 }",
-                 2},
-        StopCase{"window_dimension",
-                 "graph(%x: f32[n, c, h]) { %1 = neg(%x) %2 = reshape(%1) {sizes = [n, c*h]} %3 = max_pool(%2) {kernel "
-                 "= (3), "
-                 "stride = (1), padding = (1), dilation = (1), ceil_mode = 0} return %1, %3 }",
-                 2},
-        StopCase{
-            "would_form_cycle",
-            "graph(%x: f32[n, c], %w: f32[c, c]) { %1 = exp(%x) %2 = matmul(%1, %w) %3 = mul(%2, %1) return %1, %3 }",
-            3},
-        StopCase{"kernel_too_large", long_text.c_str(), 2},
-        StopCase{"library_call", "graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = exp(%1) return %2 }",
-                 2}),
-    [](const auto& c) { return std::string(c.param.reason); });
+const StopCase stop_cases[] = {
+    {"different_iteration_space",
+     "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 0} %2 = permute(%x) {dims = (1, 0)} %3 = "
+     "add(%2, %1) return %3 }",
+     2},
+    {"different_reduction",
+     "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = amax(%2) {dims = "
+     "(0), keepdim = 0, tie = 0} return %3 }",
+     2},
+    {"reshape_boundary",
+     "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} %3 = mul(%2, "
+     "%y) return %3 }",
+     2},
+    {"window_overlap",
+     "graph(%x: f32[n, c, w]) { %1 = exp(%x) %2 = max_pool(%1) {kernel = (3), stride = (1), padding = (1), "
+     "dilation = (1), ceil_mode = 0} return %2 }",
+     2},
+    {"window_dimension",
+     "graph(%x: f32[n, c, h]) { %1 = neg(%x) %2 = reshape(%1) {sizes = [n, c*h]} %3 = max_pool(%2) {kernel "
+     "= (3), "
+     "stride = (1), padding = (1), dilation = (1), ceil_mode = 0} return %1, %3 }",
+     2},
+    {"would_form_cycle",
+     "graph(%x: f32[n, c], %w: f32[c, c]) { %1 = exp(%x) %2 = matmul(%1, %w) %3 = mul(%2, %1) return %1, %3 }", 3},
+    {"kernel_too_large", long_text.c_str(), 2},
+    {"library_call", "graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = exp(%1) return %2 }", 2}};
+
+INSTANTIATE_TEST_SUITE_P(, EveryStop, ::testing::ValuesIn(stop_cases),
+                         [](const auto& c) { return std::string(c.param.reason); });
+
+// Names that stand between two marks of a file: what is documented is what can happen.
+std::set<std::string> names_in(const char* path, const std::string& from, const std::string& to,
+                               const std::string& before, char after) {
+  std::ifstream file(std::string(FUSEWRIGHT_SOURCE_DIR) + path);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  size_t at = text.find(from), end = text.find(to, at);
+  std::set<std::string> names;
+  for (at = text.find(before, at); at < end; at = text.find(before, at + 1)) {
+    size_t start = at + before.size();
+    names.insert(text.substr(start, text.find(after, start) - start));
+  }
+  return names;
+}
+
+TEST(Fuse, EveryDocumentedReasonHasACase) {
+  std::set<std::string> cases;
+  for (const StopCase& c : stop_cases) cases.insert(c.reason);
+  EXPECT_EQ(names_in("/src/passes/fuse.cpp", "Reasons to stop", "#include", "\n//   ", ' '), cases);
+  EXPECT_EQ(names_in("/docs/passes.md", "## Where fusion stops", "These are reasons", "\n| `", '`'), cases);
+}
 
 }  // namespace
 }  // namespace fusewright::testing
