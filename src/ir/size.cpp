@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
+#include <limits>
 
 #include "ir/error.h"
 
@@ -12,8 +13,23 @@ namespace {
 enum Call { floordiv_call, mod_call, min_call, max_call, no_call };
 constexpr const char* call_names[] = {"floordiv", "mod", "min", "max"};
 
+// Sizes saturate: a product of hints that no memory could hold stays larger than every real size, where one that
+// wrapped around would be small or negative.
+constexpr int64_t most = std::numeric_limits<int64_t>::max(), least = std::numeric_limits<int64_t>::min();
+
+int64_t add(int64_t a, int64_t b) {
+  int64_t result;
+  return __builtin_add_overflow(a, b, &result) ? (a < 0 ? least : most) : result;
+}
+
+int64_t multiply(int64_t a, int64_t b) {
+  int64_t result;
+  return __builtin_mul_overflow(a, b, &result) ? ((a < 0) != (b < 0) ? least : most) : result;
+}
+
 int64_t floor_divide(int64_t a, int64_t b) {
   require(b != 0, "size expression divides by zero");
+  if (b == -1) return multiply(a, b);  // the one quotient that can overflow
   int64_t q = a / b;
   return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
 }
@@ -50,7 +66,7 @@ void Size::normalise() {
   auto append = [&](const std::string& monomial, int64_t coefficient) {
     bool negative = coefficient < 0 && !text_.empty();
     if (!text_.empty()) text_ += negative ? " - " : " + ";
-    int64_t shown = negative ? -coefficient : coefficient;
+    int64_t shown = negative ? multiply(coefficient, -1) : coefficient;
     if (monomial.empty())
       text_ += std::to_string(shown);
     else if (shown == 1)
@@ -133,7 +149,7 @@ Size operator+(const Size& a, const Size& b) {
   Size result = a;
   for (const auto& [monomial, term] : b.terms_) {
     auto [it, fresh] = result.terms_.try_emplace(monomial, term);
-    if (!fresh) it->second.coefficient += term.coefficient;
+    if (!fresh) it->second.coefficient = add(it->second.coefficient, term.coefficient);
   }
   result.normalise();
   return result;
@@ -145,13 +161,13 @@ Size operator*(const Size& a, const Size& b) {
   Size result;
   for (const auto& [ka, ta] : a.terms_)
     for (const auto& [kb, tb] : b.terms_) {
-      Size::Term term{ta.coefficient * tb.coefficient, ta.factors};
+      Size::Term term{multiply(ta.coefficient, tb.coefficient), ta.factors};
       term.factors.insert(term.factors.end(), tb.factors.begin(), tb.factors.end());
       std::sort(term.factors.begin(), term.factors.end(), [](auto& x, auto& y) { return x->name < y->name; });
       std::string key;
       for (const auto& factor : term.factors) key += (key.empty() ? "" : "*") + factor->name;
       auto [it, fresh] = result.terms_.try_emplace(key, term);
-      if (!fresh) it->second.coefficient += term.coefficient;
+      if (!fresh) it->second.coefficient = add(it->second.coefficient, term.coefficient);
     }
   result.normalise();
   return result;
@@ -188,8 +204,9 @@ int64_t Size::evaluate(const Lookup& lookup) const {
   for (const auto& [monomial, term] : terms_) {
     int64_t value = term.coefficient;
     for (const auto& f : term.factors)
-      value *= f->call == no_call ? lookup(f->name) : apply(f->call, f->a.evaluate(lookup), f->b.evaluate(lookup));
-    total += value;
+      value = multiply(
+          value, f->call == no_call ? lookup(f->name) : apply(f->call, f->a.evaluate(lookup), f->b.evaluate(lookup)));
+    total = add(total, value);
   }
   return total;
 }
@@ -357,10 +374,10 @@ int64_t SizeProgram::run(const int64_t* symbols) const {
         stack[top++] = symbols[i.argument];
         break;
       case code_add:
-        --top, stack[top - 1] += stack[top];
+        --top, stack[top - 1] = add(stack[top - 1], stack[top]);
         break;
       case code_mul:
-        --top, stack[top - 1] *= stack[top];
+        --top, stack[top - 1] = multiply(stack[top - 1], stack[top]);
         break;
       default:
         --top, stack[top - 1] = apply(i.op - code_call, stack[top - 1], stack[top]);

@@ -105,6 +105,31 @@ TEST(Size, ExactQuotient) {
   EXPECT_EQ(quotient("n*h", "n + h"), "none");
 }
 
+TEST(Size, SaturatesInsteadOfOverflowing) {
+  constexpr int64_t most = std::numeric_limits<int64_t>::max(), least = std::numeric_limits<int64_t>::min();
+  const std::map<std::string, int64_t> values = {{"big", most}, {"half", most / 2 + 1}, {"small", least}, {"n", 3}};
+  const std::map<std::string, int> slots = {{"big", 0}, {"half", 1}, {"small", 2}, {"n", 3}};
+  const int64_t in_order[] = {most, most / 2 + 1, least, 3};
+  auto expect = [&](const char* text, int64_t value) {
+    EXPECT_EQ(size(text).evaluate([&](const std::string& name) { return values.at(name); }), value) << text;
+    EXPECT_EQ(SizeProgram(size(text), slots).run(in_order), value) << text;
+  };
+  expect("big*n", most);
+  expect("big*big", most);
+  expect("big + n", most);
+  expect("half + half", most);
+  expect("half*4", most);
+  expect("-2*big", least);
+  expect("small - n", least);
+  expect("small*big", least);
+  expect("floordiv(small, -1)", most);
+  expect("floordiv(big*n, n)", most / 3);
+  // The numbers of an expression itself.
+  EXPECT_EQ(size("9223372036854775807*9").str(), "9223372036854775807");
+  EXPECT_EQ(size("9223372036854775807 + 9").str(), "9223372036854775807");
+  EXPECT_EQ(size("n - 9223372036854775807 - 9").str(), "n - 9223372036854775807");
+}
+
 TEST(Size, Errors) {
   EXPECT_ERROR(size("n +"), "a number or symbol expected");
   EXPECT_ERROR(size("n m"), "unexpected 'm'");
