@@ -97,4 +97,21 @@ void remove_dead(Graph& graph) {
   for (Output& output : graph.outputs) output.value = renamed[static_cast<size_t>(output.value)];
 }
 
+std::vector<Value> in_reading_order(Graph& graph, size_t first, std::vector<Value> results) {
+  std::vector<Node> tail(std::make_move_iterator(graph.nodes.begin() + static_cast<long>(first)),
+                         std::make_move_iterator(graph.nodes.end()));
+  graph.nodes.resize(first);
+  std::vector<Value> renamed(tail.size(), -1);
+  auto place = [&](auto&& self, Value v) -> Value {
+    if (v < static_cast<Value>(first)) return v;
+    size_t i = static_cast<size_t>(v) - first;
+    if (renamed[i] >= 0) return renamed[i];
+    for (Value& operand : tail[i].operands) operand = self(self, operand);
+    graph.nodes.push_back(std::move(tail[i]));
+    return renamed[i] = static_cast<Value>(graph.nodes.size()) - 1;
+  };
+  for (Value& v : results) v = place(place, v);
+  return results;
+}
+
 }  // namespace fusewright

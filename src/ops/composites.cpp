@@ -330,20 +330,26 @@ Expr convolution(const Context& c) {
   return c.args.size() == 3 ? y + per_channel(c.args[2], y) : y;
 }
 
+Expr expand(const Context& c) {
+  switch (c.node.op) {
+#define PRIMITIVE(name, kind, operands, cost, meaning)
+#define COMPOSITE(name, min_operands, max_operands, meaning) \
+  case Op::name:                                             \
+    return name(c);
+#include "ops/ops.def"
+    default:
+      fail(name_of(c.node.op), " is no composite");
+  }
+}
+
 }  // namespace
 
 Value expand_composite(Builder& builder, const Node& composite, const std::vector<Value>& operands) {
   Context c{builder, composite, {}};
   for (Value v : operands) c.args.push_back({&builder, v});
-  switch (composite.op) {
-#define PRIMITIVE(name, kind, operands, cost, meaning)
-#define COMPOSITE(name, min_operands, max_operands, meaning) \
-  case Op::name:                                             \
-    return name(c).v;
-#include "ops/ops.def"
-    default:
-      fail(name_of(composite.op), " is no composite");
-  }
+  size_t first = builder.graph().nodes.size();
+  Value result = expand(c).v;
+  return in_reading_order(builder.graph(), first, {result})[0];
 }
 
 }  // namespace fusewright

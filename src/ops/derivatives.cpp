@@ -255,6 +255,7 @@ Value sum_to_shape(Builder& b, Value gradient, const Shape& shape) {
 
 std::vector<Value> derivative(Builder& b, Value v, Value dL_dy, const std::vector<bool>& wanted) {
   Op op = b.graph()[v].op;
+  size_t first = b.graph().nodes.size();
   Rule rule{b, v, {&b, dL_dy}, wanted, std::vector<Value>(b.graph()[v].operands.size(), -1)};
   if (has_zero_derivative(op)) return rule.result;
   switch (kind_of(op)) {
@@ -284,7 +285,7 @@ std::vector<Value> derivative(Builder& b, Value v, Value dL_dy, const std::vecto
     default:
       fail(name_of(op), ": no derivative rule");
   }
-  return rule.result;
+  return in_reading_order(b.graph(), first, std::move(rule.result));
 }
 
 }  // namespace fusewright

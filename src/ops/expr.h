@@ -5,6 +5,13 @@ namespace fusewright {
 
 // Sugar that lets composites and derivatives read as formulas: `x * sigmoid(x)`. A number takes the element type of the
 // expression beside it.
+//
+// C++ does not say whether the left or the right side of `f(x) * g(x)` is evaluated first: g++ and clang differ. The
+// order in which the operations are appended must not be seen, because the passes walk graphs in order and a kernel's
+// text, and with it its key in the cache, follows: a cache filled by one build of the library would serve the other
+// nothing. So who writes with this sugar (expand_composite, derivative) ends with in_reading_order, which depends on
+// the operands alone. Everything after that goes through lists, ordered maps and statements: text and keys are the same
+// for every compiler.
 struct Expr {
   Builder* b = nullptr;
   Value v = -1;

@@ -73,6 +73,42 @@ TEST_P(EveryOp, HasItsDerivative) {
     }
 }
 
+// What is computed, in the order in which the results need it: operands before users, left before right.
+std::vector<Value> reading_order(const Graph& graph) {
+  std::vector<Value> order;
+  std::vector<bool> seen(graph.nodes.size());
+  auto visit = [&](auto&& self, Value v) -> void {
+    if (seen[static_cast<size_t>(v)] || graph[v].op == Op::input || graph[v].op == Op::scalar_input) return;
+    seen[static_cast<size_t>(v)] = true;
+    for (Value operand : graph[v].operands) self(self, operand);
+    order.push_back(v);
+  };
+  for (const Output& output : graph.outputs) visit(visit, output.value);
+  return order;
+}
+
+// The order in which operations stand is part of a kernel's text. C++ does not say which argument of f(a(), b()) comes
+// first, so it must not follow from the order in which the formulas of src/ops happened to be evaluated.
+TEST_P(EveryOp, StandsInAnOrderThatNoCompilerChooses) {
+  Graph graph = parse(sample().text);
+  auto computes = [](const Graph& g) {
+    return std::count_if(g.nodes.begin(), g.nodes.end(), [](const Node& node) { return node.kind() != Kind::source; });
+  };
+  if (computes(graph) != 1) GTEST_SKIP() << "several operations: their order is the user's";
+  Program program;
+  program.forward = decomposed(graph);
+  // A single primitive's gradients are what its rule built, one after the other.
+  if (computes(program.forward) == 1 && sample().gradient != Sample::Gradient::refused) {
+    for (Value v : program.forward.inputs) program.wrt.push_back(program.forward[v].op == Op::input);
+    differentiate(program);
+  }
+  std::vector<Value> found;
+  for (size_t i = 0; i < program.forward.nodes.size(); ++i)
+    if (program.forward.nodes[i].op != Op::input && program.forward.nodes[i].op != Op::scalar_input)
+      found.push_back(static_cast<Value>(i));
+  EXPECT_EQ(found, reading_order(program.forward)) << print(program.forward);
+}
+
 TEST(Samples, OnlyNameRowsThatExist) {
   for (const Sample& sample : samples()) EXPECT_TRUE(find_op(sample.op)) << sample.op;
 }
