@@ -160,11 +160,6 @@ class Context:
                 return Operand(value, dtype, tuple(known))
         return Operand(value, dtype, tuple(hints))
 
-    @staticmethod
-    def changes(*values) -> bool:
-        """Whether one of the numbers is known only at run time."""
-        return any(isinstance(value, Dynamic) for value in values)
-
     def number(self, value) -> float | int:
         """A number that must be known now, as an attribute: a changing one is fixed, and Dynamo guards its value."""
         if not isinstance(value, Dynamic):

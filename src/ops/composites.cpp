@@ -19,6 +19,10 @@ struct Context {
   Expr x() const { return args[0]; }
   double number(const char* name) const { return node.number(name); }
   bool flag(const char* name) const { return node.has(name) && node.integer(name) != 0; }
+  // A number that the user chose: an operand where it changes from call to call, else an attribute.
+  Expr setting(const char* name, size_t position) const {
+    return args.size() > position ? args[position] : x().parameter(number(name));
+  }
   // Optional operands follow the first in the order of the table.
   Expr optional(int position) const { return args[static_cast<size_t>(position)]; }
 };
@@ -41,9 +45,7 @@ Expr relu(const Context& c) {
   return select(x <= 0.0, apply(Op::maximum, x.constant(0), held(x)), x);
 }
 
-Expr leaky_relu(const Context& c) {
-  return select(c.x() > 0.0, c.x(), c.x() * c.x().parameter(c.number("negative_slope")));
-}
+Expr leaky_relu(const Context& c) { return select(c.x() > 0.0, c.x(), c.x() * c.setting("negative_slope", 1)); }
 
 Expr gelu(const Context& c) {
   Expr x = c.x();
@@ -89,23 +91,23 @@ Expr hardsigmoid(const Context& c) {
 }
 
 Expr hardtanh(const Context& c) {
-  Expr x = c.x(), low = x.parameter(c.number("min_val")), high = x.parameter(c.number("max_val"));
+  Expr x = c.x(), low = c.setting("min_val", 1), high = c.setting("max_val", 2);
   return select(x <= low, low, select(x >= high, high, x));
 }
 
-// The gradient passes where low <= x <= high, and NaN stays NaN, without one.
+// The gradient passes where low <= x <= high. NaN stays NaN, and a limit that is NaN gives NaN, without one.
 Expr clamp(const Context& c) {
   Expr x = c.x(), result = x;
   std::vector<Expr> inside;
   // min(max(x, low), high): with low > high PyTorch gives high, so high is applied last.
-  if (c.node.has("min")) {
-    Expr low = x.parameter(c.number("min"));
-    result = select(x < low, low, x);
+  if (c.node.has("min") || c.flag("has_min")) {
+    Expr low = c.setting("min", 1);
+    result = apply(Op::maximum, result, low);
     inside.push_back(x >= low);
   }
-  if (c.node.has("max")) {
-    Expr high = x.parameter(c.number("max"));
-    result = select(result > high, high, result);
+  if (c.node.has("max") || c.flag("has_max")) {
+    Expr high = c.setting("max", c.flag("has_min") ? 2 : 1);
+    result = apply(Op::minimum, result, high);
     inside.push_back(x <= high);
   }
   if (inside.empty()) return x;

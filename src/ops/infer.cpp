@@ -327,8 +327,8 @@ Type infer_movement(Inference& in) {
 Type infer_composite(Inference& in) {
   Node node = in.node();
   // Optional operands: `has_weight` and `has_bias` say which of them stand there.
+  auto flag = [&](const char* name) { return node.has(name) && node.integer(name) != 0 ? size_t{1} : size_t{0}; };
   auto expect_affine = [&](size_t first) {
-    auto flag = [&](const char* name) { return node.has(name) && node.integer(name) != 0 ? size_t{1} : size_t{0}; };
     in.check(in.operands.size() == first + flag("has_weight") + flag("has_bias"), "has ", in.operands.size(),
              " operands, but has_weight and has_bias say ", first + flag("has_weight") + flag("has_bias"));
   };
@@ -416,6 +416,14 @@ Type infer_composite(Inference& in) {
     }
     default:  // activations
       in.check(is_float(in.dtype(0)) || in.op == Op::relu || in.op == Op::clamp, "needs a floating type");
+      for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
+        in.check(in.rank(i) == 0 && in.dtype(i) == in.dtype(0), "operand ", i, " must be a number of its type");
+      if (in.op == Op::hardtanh) in.check(in.operands.size() != 2, "both limits are operands, or none");
+      if (in.op == Op::clamp) {
+        size_t said = 1 + flag("has_min") + flag("has_max");
+        in.check(in.operands.size() == said, "has ", in.operands.size(), " operands, but has_min and has_max say ",
+                 said);
+      }
       return with(in.shape(0));
   }
 }

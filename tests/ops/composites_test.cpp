@@ -53,6 +53,42 @@ TEST(Activations, AreTheirFormulas) {
   }
 }
 
+// Numbers that change from call to call are operands, of the same formula.
+TEST(Activations, TakeTheirNumbersAsOperands) {
+  auto both = [](const std::string& op, const std::string& attrs, const std::string& operands,
+                 const std::vector<double>& numbers, const std::string& flags = "") {
+    const std::vector<double> points = {-30, -1.5, -1, -0.0, 0, 0.1, 2, 30, nan};
+    std::vector<Array> inputs = {line(points)};
+    for (double number : numbers) inputs.push_back(Array(DType::f64, {}, {number}));
+    std::string scalars, names;
+    for (char name : operands) scalars += std::string(", %") + name + ": f64[]", names += std::string(", %") + name;
+    std::vector<double> fixed =
+        evaluate("graph(%x: f64[n]) { %y = " + op + "(%x) " + attrs + " return %y }", {line(points)});
+    std::vector<double> given = evaluate(
+        "graph(%x: f64[n]" + scalars + ") { %y = " + op + "(%x" + names + ") " + flags + " return %y }", inputs);
+    for (size_t i = 0; i < points.size(); ++i)
+      EXPECT_TRUE(fixed[i] == given[i] || (std::isnan(fixed[i]) && std::isnan(given[i]))) << op << " at " << points[i];
+  };
+  both("leaky_relu", "{negative_slope = 0.2}", "s", {0.2});
+  both("hardtanh", "{min_val = -1.0, max_val = 2.0}", "ab", {-1, 2});
+  both("clamp", "{min = -1.0, max = 2.0}", "ab", {-1, 2}, "{has_min = 1, has_max = 1}");
+  both("clamp", "{min = 2.0, max = -1.0}", "ab", {2, -1}, "{has_min = 1, has_max = 1}");
+  both("clamp", "{max = 2.0}", "b", {2}, "{has_max = 1}");
+  EXPECT_ERROR(parse("graph(%x: f64[n], %s: f64[n]) { %y = leaky_relu(%x, %s) return %y }"),
+               "operand 1 must be a number");
+  EXPECT_ERROR(parse("graph(%x: f64[n], %s: f32[]) { %y = leaky_relu(%x, %s) return %y }"),
+               "operand 1 must be a number");
+  EXPECT_ERROR(parse("graph(%x: f64[n], %s: f64[]) { %y = clamp(%x, %s) return %y }"), "has_min and has_max say");
+  EXPECT_ERROR(parse("graph(%x: f64[n], %s: f64[]) { %y = hardtanh(%x, %s) return %y }"), "both limits");
+}
+
+TEST(Activations, ALimitThatIsNoNumberMakesNone) {
+  for (const char* text : {"graph(%x: f64[n], %s: f64[]) { %y = clamp(%x, %s) {has_min = 1} return %y }",
+                           "graph(%x: f64[n], %s: f64[]) { %y = clamp(%x, %s) {has_max = 1} return %y }"})
+    for (double y : evaluate(text, {line({-1, 0, 1}), Array(DType::f64, {}, {nan})}))
+      EXPECT_TRUE(std::isnan(y)) << text;
+}
+
 TEST(Activations, KeepNaN) {
   for (const Activation& a : activations) {
     std::string text = std::string("graph(%x: f64[n]) { %y = ") + a.op + "(%x) " + a.attrs + " return %y }";

@@ -317,15 +317,18 @@ def _evaluate(name, v, a, symbols):
         case "permute":
             return v[0].permute(a["dims"])
         case "leaky_relu":
-            return F.leaky_relu(v[0], a["negative_slope"])
+            return torch.where(v[0] > 0, v[0], v[0] * (v[1] if len(v) > 1 else a["negative_slope"]))
         case "gelu":
             return F.gelu(v[0], approximate=a["approximate"])
         case "softplus":
             return F.softplus(v[0], a["beta"], a["threshold"])
         case "hardtanh":
-            return F.hardtanh(v[0], a["min_val"], a["max_val"])
+            low, high = v[1:] if len(v) > 1 else (a["min_val"], a["max_val"])
+            return torch.where(v[0] <= low, low, torch.where(v[0] >= high, high, v[0]))
         case "clamp":
-            return torch.clamp(v[0], a.get("min"), a.get("max"))
+            limits = list(v[1:])
+            low = limits.pop(0) if a.get("has_min") else a.get("min")
+            return torch.clamp(v[0], low, limits.pop(0) if a.get("has_max") else a.get("max"))
         case "elu":
             return torch.ops.aten.elu(v[0], a["alpha"], a["scale"], a["input_scale"])
         case "group_norm":

@@ -406,3 +406,30 @@ def test_pairs_of_dtypes_in_comparisons():
         fn = lambda x, y: [x < y, x <= y, x > y, x >= y, x == y, x != y]  # noqa: E731
         for ours, eager in zip(optimize(fn, strict=True)(x, y), fn(x, y), strict=True):
             assert torch.equal(ours, eager)
+
+
+# Numbers of activations that change from call to call are arguments of the kernel.
+CHANGING = {
+    "leaky_relu": lambda x, a, b: F.leaky_relu(x, a),
+    "hardtanh": lambda x, a, b: F.hardtanh(x, min(a, b), max(a, b)),
+    "clamp": lambda x, a, b: x.clamp(a, b),
+    "clamp_min": lambda x, a, b: x.clamp(min=a),
+    "clamp_max": lambda x, a, b: x.clamp(max=b),
+}
+
+
+@pytest.mark.parametrize("name", CHANGING)
+def test_numbers_that_change_from_call_to_call(name):
+    fn, x = CHANGING[name], torch.tensor([-INF, -2.0, -0.5, -0.0, 0.0, 0.25, 2.0, 3.0, INF, NAN])
+    ours = optimize(lambda x, a, b: fn(x * 1.0, a, b), strict=True)
+    for a, b in ((-0.5, 2.0), (0.25, 3.0), (0.1, 0.1), (2.0, -0.5), (NAN, 2.0), (-0.5, NAN)):
+        if math.isnan(a + b) and "clamp" not in name:
+            continue  # only clamp promises something of limits that are NaN
+        results = []
+        for f in (fn, ours):
+            leaf = x.clone().requires_grad_()
+            y = f(leaf, a, b)
+            y.backward(torch.ones_like(y))
+            results.append((y.detach(), leaf.grad))
+        torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True, msg=lambda m, n=(a, b): f"{n}: {m}")
+    assert stats()["fallback_calls"] == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from .. import reasons
@@ -70,10 +68,7 @@ def _gelu(c, self, approximate):
 
 @imports("leaky_relu")
 def _leaky_relu(c, self, negative_slope):
-    if c.changes(negative_slope):
-        positive = c.op("gt", [self, c.scalar(0.0, self, runtime=False)])
-        return c.op("select", [positive, self, c.op("mul", [self, c.scalar(negative_slope, self)])])
-    return c.op("leaky_relu", [self], negative_slope=c.number(negative_slope))
+    return c.op("leaky_relu", [self, c.scalar(negative_slope, self)])
 
 
 @imports("softplus")
@@ -83,9 +78,7 @@ def _softplus(c, self, beta, threshold):
 
 @imports("hardtanh")
 def _hardtanh(c, self, min_val, max_val):
-    if c.changes(min_val, max_val):
-        return _limited(c, self, min_val, max_val, "le", "ge")
-    return c.op("hardtanh", [self], min_val=c.number(min_val), max_val=c.number(max_val))
+    return c.op("hardtanh", [self, c.scalar(min_val, self), c.scalar(max_val, self)])
 
 
 @imports("relu6")
@@ -126,21 +119,11 @@ def _clamp_max(c, self, max):
 
 
 def _clamp_to(c, self, low, high):
-    if c.changes(low, high):
-        return _limited(c, c.cast(self, c.result_dtype), low, high, "lt", "gt")
-    limits = {key: c.number(limit) for key, limit in (("min", low), ("max", high)) if limit is not None}
-    if not limits or any(math.isnan(limit) for limit in limits.values()):
-        c.decline(reasons.UNSUPPORTED_ATTRIBUTE, "limits that are NaN or absent")
-    return c.op("clamp", [c.cast(self, c.result_dtype)], **limits)
-
-
-def _limited(c, x, low, high, below, above):
-    # Limits that change from call to call: the comparisons decide where the derivative is 0, and differ.
-    if low is not None:
-        x = c.op("select", [c.op(below, [x, c.scalar(low, x)]), c.scalar(low, x), x])
-    if high is not None:
-        x = c.op("select", [c.op(above, [x, c.scalar(high, x)]), c.scalar(high, x), x])
-    return x
+    x = c.cast(self, c.result_dtype)
+    limits = [c.scalar(limit, x) for limit in (low, high) if limit is not None]
+    if not limits:
+        c.decline(reasons.UNSUPPORTED_ATTRIBUTE, "no limit")
+    return c.op("clamp", [x, *limits], has_min=int(low is not None), has_max=int(high is not None))
 
 
 @imports("threshold")
