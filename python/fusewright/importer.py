@@ -136,7 +136,8 @@ class Context:
         self._importer, self.node, self.row = importer, node, row
         self._builder = importer.builder
         self._result = result  # fake tensor of the result being built
-        self._source = source_of(node)
+        # One for each node of the user's: two equal operators on one line are two.
+        self._origin = importer.builder.origin(row.name, source_of(node))
 
     @property
     def result_dtype(self) -> torch.dtype:
@@ -147,7 +148,7 @@ class Context:
         raise Decline(reason, detail)
 
     def op(self, name: str, operands: list[Operand], **attributes) -> Operand:
-        value = self._builder.op(name, [o.value for o in operands], attributes, self.row.name, self._source)
+        value = self._builder.op(name, [o.value for o in operands], attributes, self._origin)
         return self._operand(value, operands)
 
     def _operand(self, value: int, operands: list[Operand]) -> Operand:

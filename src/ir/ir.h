@@ -75,7 +75,6 @@ struct Node {
 struct Origin {
   std::string op;      // as the user knows it: "leaky_relu"
   std::string source;  // "model.py:13: y = F.leaky_relu(x)", or empty
-  bool operator==(const Origin&) const = default;
 };
 
 struct Output {
@@ -112,9 +111,9 @@ bool is_order(const Order& order, int rank);  // empty, or each dimension once
 std::string print(const Graph& graph);
 Graph parse(std::string_view text);  // throws Error with the line
 void verify(const Graph& graph);     // throws Error naming the operation
+void remove_dead(Graph& graph);      // keeps inputs
 // Puts the operations from `first` on into the order in which `results` (-1: none), one after the other, need them,
 // left operand before right; drops what none of them needs. Returns where the results are then.
 std::vector<Value> in_reading_order(Graph& graph, size_t first, std::vector<Value> results);
-void remove_dead(Graph& graph);      // keeps inputs
 
 }  // namespace fusewright

@@ -68,8 +68,8 @@ class PyBuilder {
     return builder_.constant(value, parse_dtype(dtype), runtime);
   }
   void set_hint(const std::string& symbol, int64_t value) { graph_.hints[symbol] = value; }
-  Value op(const std::string& name, const std::vector<Value>& operands, const py::dict& attrs,
-           const std::string& origin, const std::string& source) {
+  int origin(const std::string& op, const std::string& source) { return graph_.add_origin({op, source}); }
+  Value op(const std::string& name, const std::vector<Value>& operands, const py::dict& attrs, int origin) {
     auto found = find_op(name);
     require(found.has_value(), "no operation '", name, "'");
     Attrs converted;
@@ -77,9 +77,7 @@ class PyBuilder {
       std::string attr_name = key.cast<std::string>();
       converted[attr_name] = attr_from(attr_name, value);
     }
-    Origin from{origin, source};
-    if (graph_.origins.empty() || !(graph_.origins.back() == from)) graph_.add_origin(from);
-    builder_.set_origin(static_cast<int>(graph_.origins.size()) - 1);
+    builder_.set_origin(origin);
     return builder_.op(*found, operands, std::move(converted));
   }
   std::string dtype(Value v) const { return name_of(graph_.dtype(v)); }
@@ -232,6 +230,7 @@ PYBIND11_MODULE(_core, m) {
       .def("scalar_input", &PyBuilder::scalar_input)
       .def("constant", &PyBuilder::constant)
       .def("set_hint", &PyBuilder::set_hint)
+      .def("origin", &PyBuilder::origin)
       .def("op", &PyBuilder::op)
       .def("dtype", &PyBuilder::dtype)
       .def("shape", &PyBuilder::shape)

@@ -69,7 +69,7 @@ def _functions(size):
 
 class Graph:
     def __init__(self):
-        self.ops, self.inputs, self.scalars, self.outputs = [], [], [], []
+        self.ops, self.inputs, self.scalars, self.outputs, self.origins = [], [], [], [], []
 
     def __str__(self):
         return "\n".join(
@@ -110,8 +110,12 @@ class Builder:
         assert isinstance(value, float) and isinstance(runtime, bool)
         return self._add(("constant", [], {"value": value, "dtype": dtype}), _meta(dtype))
 
-    def op(self, name, operands, attrs, origin, source):
-        assert isinstance(origin, str) and isinstance(source, str)
+    def origin(self, op, source):
+        assert isinstance(op, str) and isinstance(source, str)
+        self.graph.origins.append(op)
+        return len(self.graph.origins) - 1
+
+    def op(self, name, operands, attrs, origin):
         examples = [self._types[o] for o in operands]
         if name in _SAME_TYPE and len({e.dtype for e in examples}) > 1:
             raise Error(f"{name}: operands of {[e.dtype for e in examples]}")
@@ -122,7 +126,7 @@ class Builder:
                 example = _evaluate(name, examples, attrs, self._symbols)
         except (RuntimeError, KeyError, NotImplementedError) as error:
             raise Error(f"{name}{[tuple(e.shape) for e in examples]}: {error}") from error
-        return self._add((name, list(operands), dict(attrs), origin, source), example)
+        return self._add((name, list(operands), dict(attrs), origin), example)
 
     def dtype(self, value):
         return NAMES[self._types[value].dtype]
@@ -146,10 +150,11 @@ class Region:
         Region.all[self.handle] = self
 
     def report(self, train):
-        origins = [op[3] for op in self.graph.ops if len(op) > 3]
+        origins = dict.fromkeys(op[3] for op in self.graph.ops if len(op) > 3)
+        operators = [self.graph.origins[origin] for origin in origins]
         row = {"name": self.name, "schedule": "fake", "bytes_read": 0, "bytes_written": 0, "text": "", "sources": []}
         phases = ["forward", "backward"] if train else ["forward"]
-        kernels = [{**row, "phase": phase, "operators": list(dict.fromkeys(origins))} for phase in phases]
+        kernels = [{**row, "phase": phase, "operators": operators} for phase in phases]
         return {"kernels": kernels, "library": [], "rewrites": [], "stops": []}
 
 

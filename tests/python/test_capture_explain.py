@@ -71,6 +71,14 @@ def test_explain_behind_graph_breaks():
     assert net.calls == 0 and net.python_calls == 0 and torch.equal(x, before)
 
 
+def test_equal_operators_of_one_line_are_both_listed():
+    def f(x, y):
+        return torch.sigmoid(torch.sigmoid(x * y * x)) + 1
+
+    (kernel,) = explain(f, torch.randn(3, 4), torch.randn(3, 4)).kernels
+    assert kernel.operators == ["mul", "mul", "sigmoid", "sigmoid", "add"]
+
+
 def test_explain_a_function_that_is_optimised():
     fast = optimize(lambda x: torch.relu(x) * 2)
     assert len(explain(fast, torch.randn(3)).regions) == 1
