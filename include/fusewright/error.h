@@ -9,6 +9,13 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Sizes of a call for which the program has no meaning, although it has one for others: a maximum over nothing, a window
+// larger than its image.
+class SizeError : public Error {
+ public:
+  using Error::Error;
+};
+
 // A kernel could not be compiled or loaded; the message holds the compiler's output.
 class CompileError : public std::runtime_error {
  public:

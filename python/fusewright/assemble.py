@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import NamedTuple
@@ -203,20 +204,29 @@ def _counters(normal: Normalized, region_of: dict) -> dict[fx.Node, int]:
 def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable: Callable) -> Callable:
     """The function that the graph calls: the core's, or the region's own nodes once the core says it cannot."""
     run, handle, keep_alive = _core.run_region, region.compiled.handle, region.compiled
-    original: fx.GraphModule | None = None
+    given_up = False
+    original = functools.cache(lambda: _original(region, normal, plan))  # built when it is first needed
+
+    def as_pytorch(tensors, scalars):
+        count("fallback_calls")
+        return original().forward(*tensors, *scalars)
 
     def fused_region(tensors, scalars):
-        nonlocal original
-        if original is None:
+        nonlocal given_up
+        if not given_up:
             try:
                 return run(handle, tensors, scalars)
+            except _core.SizeError as error:
+                # Sizes that eager refuses, in its own words; calls with others are fused as before.
+                results = as_pytorch(tensors, scalars)
+                on_unavailable(region, reasons.REJECTED, str(error))  # it did not refuse them
+                return results
             except _core.Unavailable as error:
                 on_unavailable(region, reasons.UNAVAILABLE, str(error))
             except _core.Error as error:  # something that import did not foresee: too many dimensions
                 on_unavailable(region, reasons.REJECTED, str(error))
-            original = _original(region, normal, plan)
-        count("fallback_calls")
-        return original.forward(*tensors, *scalars)
+            given_up = True
+        return as_pytorch(tensors, scalars)
 
     fused_region.__name__ = fused_region.__qualname__ = region.name
     fused_region.region = keep_alive

@@ -14,6 +14,7 @@ std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::v
   program.options = options;
   run_pipeline(program);
   result->forward_ = Plan(program.forward, program.forward_fusion, options.cuda);
+  result->forward_.set_preconditions(Preconditions(graph));
   std::vector<std::string> sources = result->forward_.sources();
   auto forward_kernels = static_cast<long>(sources.size());
   if (program.training()) {

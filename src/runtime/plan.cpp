@@ -260,6 +260,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
     sizes.back().owner = nullptr;
     run.values[static_cast<size_t>(v)] = std::move(tensor);
   }
+  preconditions_.check(sizes);
   run.symbols = binder_.bind(graph_, sizes);
   for (const Step& step : steps_) {
     if (step.library) {

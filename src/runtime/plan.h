@@ -10,6 +10,7 @@
 #include "runtime/compiled_library.h"
 #include "runtime/cuda_launch.h"
 #include "runtime/launch.h"
+#include "runtime/preconditions.h"
 
 namespace fusewright {
 
@@ -30,6 +31,7 @@ class Plan {
   std::vector<Tensor> run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const;
 
   const Graph& graph() const { return graph_; }
+  void set_preconditions(Preconditions preconditions) { preconditions_ = std::move(preconditions); }
 
   // For explain: what a kernel moves, for the sizes at capture.
   struct KernelReport {
@@ -55,6 +57,7 @@ class Plan {
   std::vector<Step> steps_;
   std::vector<LibraryCall> calls_;  // per value, only those of library steps are set
   SymbolBinder binder_;
+  Preconditions preconditions_;
   std::vector<std::vector<SizeProgram>> shapes_;  // per value that is written to memory
   std::vector<Order> orders_;                     // per value: memory order in which it is allocated
 };

@@ -210,7 +210,8 @@ void log_to_python(LogLevel level, const std::string& message) {
 
 PYBIND11_MODULE(_core, m) {
   using namespace fusewright;
-  py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  auto& error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
+  py::register_exception<SizeError>(m, "SizeError", error);
   py::register_exception<CompileError>(m, "Unavailable", PyExc_RuntimeError);
   // What PyTorch raises below us keeps its Python type: out of memory, for one.
   py::register_local_exception_translator([](std::exception_ptr error) {

@@ -20,6 +20,10 @@ class Error(RuntimeError):
     pass
 
 
+class SizeError(Error):
+    pass
+
+
 class Unavailable(RuntimeError):
     pass
 

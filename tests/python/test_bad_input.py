@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fusewright import UnsupportedError, explain, optimize, stats
+from fusewright import UnsupportedError, _core, explain, optimize, stats
 
 pytestmark = pytest.mark.real_core
 
@@ -53,6 +53,58 @@ def test_eagers_own_exception(name, strict):
         return
     assert type(found) is type(expected), f"{type(found).__name__} instead of {type(expected).__name__}: {found}"
     assert str(found).splitlines()[0] == str(expected).splitlines()[0]
+
+
+# Sizes that a capture for any size meets only later: what kernels compute of nothing would be a wrong number.
+LATER = {
+    "max over nothing": (lambda x: (x * 2).max(1), [(4, 5), (4, 7), (4, 0), (0, 5), (4, 5)]),
+    "min over what a slice leaves": (lambda x: (x[:, 5:] * 2).min(1)[0], [(4, 8), (4, 9), (4, 5), (4, 6), (0, 9)]),
+    "amax over nothing": (lambda x: (x * 2).amax((0, 1)), [(4, 5), (4, 7), (0, 5), (4, 0), (4, 5)]),
+    "amin over what a slice leaves": (lambda x: (x[:, 5:] * 2).amin(1), [(4, 8), (4, 9), (4, 3), (4, 8)]),
+    "argmax over nothing": (lambda x: (x * 2).argmax(1), [(4, 5), (4, 7), (4, 0), (0, 5), (4, 5)]),
+    "argmax of nothing at all": (lambda x: (x * 2).argmax(), [(4, 5), (4, 7), (0, 5), (4, 5)]),
+    "max_pool1d": (lambda x: F.max_pool1d(x * 2, 5), [(2, 3, 8), (2, 3, 9), (2, 3, 4), (0, 3, 8), (2, 3, 8)]),
+    "max_pool2d": (lambda x: F.max_pool2d(x * 2, 5), [(2, 3, 8, 8), (2, 3, 9, 7), (2, 3, 9, 4), (0, 3, 8, 8)]),
+    "avg_pool2d": (lambda x: F.avg_pool2d(x * 2, 5), [(2, 3, 8, 8), (2, 3, 9, 7), (2, 3, 2, 7), (2, 0, 8, 8)]),
+    "avg_pool3d": (lambda x: F.avg_pool3d(x * 2, 3), [(1, 2, 4, 5, 6), (1, 2, 5, 6, 7), (1, 2, 5, 2, 7)]),
+    "adaptive_avg_pool2d": (lambda x: F.adaptive_avg_pool2d(x * 2, 1), [(2, 3, 4, 5), (2, 3, 5, 6), (2, 3, 0, 5)]),
+    "logsumexp, which has an answer": (lambda x: torch.logsumexp(x * 2, 1), [(4, 5), (4, 7), (4, 0), (0, 5)]),
+    "softmax, which has an answer": (lambda x: torch.softmax(x * 2, 1), [(4, 5), (4, 7), (4, 0), (0, 5)]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", LATER)
+def test_sizes_that_eager_refuses_later(name, dynamic):
+    fn, shapes = LATER[name]
+    ours = optimize(types.FunctionType(fn.__code__, globals()), dynamic=dynamic)
+    for shape in shapes:
+        x = torch.randn(shape)
+        if _raises(lambda x=x: fn(x)):
+            expected, found = raised(lambda x=x: fn(x)), raised(lambda x=x: ours(x))
+            assert type(found) is type(expected) and str(found) == str(expected)
+        else:
+            torch.testing.assert_close(ours(x), fn(x), equal_nan=True)
+
+
+def test_a_region_refuses_sizes_and_goes_on():
+    """The core's own check, which a call through Dynamo's guards seldom reaches."""
+    given = []
+    fn = lambda x: ((y := x * 2).softmax(2), F.max_pool1d(y, 3).max(2)[0])  # noqa: E731
+    run = _core.run_region
+    try:
+        _core.run_region = lambda *call: given.append(call) or run(*call)
+        ours = optimize(fn, strict=True, dynamic=True)  # keeps the region
+        ours(torch.randn(2, 3, 8))
+    finally:
+        _core.run_region = run
+    ((handle, _, scalars),) = given
+    for shape in ((2, 3, 9), (0, 3, 8), (1, 1, 3)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(run(handle, [x], scalars), list(fn(x)))
+    for shape in ((2, 3, 2), (2, 0, 8), (2, 3, 0)):
+        with pytest.raises(_core.SizeError, match="must be positive"):
+            run(handle, [torch.randn(shape)], scalars)
 
 
 def test_a_model_goes_on_after_a_bad_call():
