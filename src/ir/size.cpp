@@ -10,7 +10,7 @@
 namespace fusewright {
 
 namespace {
-enum Call { floordiv_call, mod_call, min_call, max_call, no_call };
+enum Call { floordiv_call, mod_call, min_call, max_call, no_call };  // as SizeCall
 constexpr const char* call_names[] = {"floordiv", "mod", "min", "max"};
 
 // Sizes saturate: a product of hints that no memory could hold stays larger than every real size, where one that
@@ -332,10 +332,6 @@ class SizeParser {
 };
 
 Size Size::parse(std::string_view text) { return SizeParser(text).whole(); }
-
-namespace {
-enum Code : int8_t { push_constant, push_symbol, code_add, code_mul, code_call };  // code_call + Call
-}
 
 SizeProgram::SizeProgram(const Size& size, const std::map<std::string, int>& slots) { compile(size, slots); }
 

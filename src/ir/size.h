@@ -70,16 +70,35 @@ using Shape = std::vector<Size>;
 Size product(const Shape& shape);
 std::string str(const Shape& shape);
 
+enum class SizeCall { floordiv, mod, min, max };
+
 // A Size compiled to postfix code over numbered symbols: what a Plan evaluates at every call.
 class SizeProgram {
  public:
   SizeProgram() = default;
   SizeProgram(const Size& size, const std::map<std::string, int>& slots);
   int64_t run(const int64_t* symbols) const;
+  // The same over another kind of integer: PyTorch's symbolic ones. `apply(call, a, b)` computes a SizeCall.
+  template <class T, class Apply>
+  T run_over(const std::vector<T>& symbols, Apply apply) const {
+    std::vector<T> stack;
+    for (const Instruction& i : code_) {
+      if (i.op == push_constant || i.op == push_symbol) {
+        stack.push_back(i.op == push_constant ? T(i.argument) : symbols[static_cast<size_t>(i.argument)]);
+        continue;
+      }
+      T b = std::move(stack.back());
+      stack.pop_back();
+      T& a = stack.back();
+      a = i.op == code_add ? a + b : i.op == code_mul ? a * b : apply(static_cast<SizeCall>(i.op - code_call), a, b);
+    }
+    return stack[0];
+  }
 
  private:
+  enum Code : int8_t { push_constant, push_symbol, code_add, code_mul, code_call };  // code_call + SizeCall
   struct Instruction {
-    int8_t op;  // 0 push constant, 1 push symbol, then + * floordiv mod min max
+    int8_t op;
     int64_t argument;
   };
   void compile(const Size& size, const std::map<std::string, int>& slots);

@@ -17,6 +17,16 @@ class SymbolBinder {
   explicit SymbolBinder(const Graph& graph);
   const std::map<std::string, int>& slots() const { return slots_; }
   std::vector<int64_t> bind(const Graph& graph, const std::vector<Tensor>& tensors) const;
+  // The same over another kind of integer, unchecked. `size(input, dim)` gives the inputs' sizes; see SizeProgram.
+  template <class T, class Sizes, class Apply>
+  std::vector<T> solve(Sizes size, Apply apply) const {
+    std::vector<T> symbols(slots_.size() + 1, T(0));
+    for (const Solve& s : solve_) {
+      T rest = size(s.input, s.dim) - s.offset.run_over(symbols, apply);
+      symbols[static_cast<size_t>(s.slot)] = apply(SizeCall::floordiv, rest, T(s.coefficient));
+    }
+    return symbols;
+  }
 
  private:
   struct Solve {  // symbol = (size - offset) / coefficient, with offset over symbols solved before

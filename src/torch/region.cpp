@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/PythonFallbackKernel.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -41,6 +42,162 @@ int tensor_index(const Graph& graph, int input) {
   return index;
 }
 
+// The wanted gradients as an operator's argument: positions among the graph's inputs.
+std::vector<int64_t> positions(const std::vector<bool>& wrt) {
+  std::vector<int64_t> result;
+  for (size_t i = 0; i < wrt.size(); ++i)
+    if (wrt[i]) result.push_back(static_cast<int64_t>(i));
+  return result;
+}
+
+std::vector<bool> pattern(const Graph& graph, at::IntArrayRef wanted) {
+  std::vector<bool> wrt(graph.inputs.size());
+  for (int64_t i : wanted) wrt.at(static_cast<size_t>(i)) = true;
+  return wrt;
+}
+
+// The backward's graph takes only the scalars that it needs.
+std::vector<double> saved_scalars(const Program& program, at::ArrayRef<double> scalars) {
+  std::vector<double> result;
+  for (const Program::Saved& s : program.saved) {
+    if (!s.is_input || tensor_index(program.forward, s.index) >= 0) continue;
+    size_t scalar = 0;
+    for (int i = 0; i < s.index; ++i) scalar += tensor_index(program.forward, i) < 0;
+    result.push_back(scalars[scalar]);
+  }
+  return result;
+}
+
+// ---- operators ---------------------------------------------------------------------------------------------------
+//
+// `run` is what graphs call. `run_training` and `run_backward` are the two halves of a call whose gradients are wanted,
+// as tracers see them: fake tensors and AOTAutograd's proxies have no memory to compute with. A call with memory goes
+// past these two: it lets go of each saved tensor while its backward runs, which the caller of an operator cannot do.
+
+template <class Signature>
+auto find_operator(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+using Results = std::vector<at::Tensor>;
+using Run = Results(int64_t, at::TensorList, at::ArrayRef<double>);
+using RunTraining = Results(int64_t, at::TensorList, at::ArrayRef<double>, at::IntArrayRef);
+using RunBackward = Results(int64_t, at::TensorList, at::TensorList, at::ArrayRef<double>, at::IntArrayRef);
+
+// Whether somebody watches the dispatcher: then work must be seen there.
+bool traced(at::TensorList tensors) {
+  return c10::impl::dispatch_mode_enabled() || at::impl::tensorlist_has_dispatch(tensors);
+}
+
+Results forward_results(const Region& region, const Executable& executable, TorchHost& host, at::TensorList inputs,
+                        at::ArrayRef<double> scalars) {
+  ++calls;
+  RECORD_FUNCTION(region.name(), c10::ArrayRef<const c10::IValue>{});
+  return unwrap_all(executable.forward().run(host, wrap_all(inputs, device_of(inputs)), scalars.vec()));
+}
+
+// The results of the region, or with wanted gradients those and what else its backward reads.
+Results run_forward(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars, at::IntArrayRef wanted) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  at::Device device = device_of(inputs);
+  Below below;
+  c10::DeviceGuard on_device(device);
+  TorchHost host(device);
+  std::vector<bool> wrt = wanted.empty() ? std::vector<bool>{} : pattern(region->graph(), wanted);
+  return forward_results(*region, *region->executable(wrt, host), host, inputs, scalars);
+}
+
+Results run_below(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
+  return run_forward(handle, inputs, scalars, {});
+}
+
+Results run_backward(int64_t handle, at::TensorList saved, at::TensorList gradients, at::ArrayRef<double> scalars,
+                     at::IntArrayRef wanted) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  at::Device device = device_of(gradients);
+  Below below;
+  c10::DeviceGuard on_device(device);
+  TorchHost host(device);
+  auto executable = region->executable(pattern(region->graph(), wanted), host);
+  std::vector<Tensor> inputs = wrap_all(saved, device);
+  for (const at::Tensor& g : gradients) inputs.push_back(wrap(g));
+  Results results = unwrap_all(executable->backward().run(host, inputs, saved_scalars(executable->program(), scalars)));
+  // A gradient may be the incoming one; a result of an operator is never an argument.
+  for (at::Tensor& result : results)
+    for (const at::Tensor& g : gradients)
+      if (result.is_alias_of(g)) result = result.clone();
+  return results;
+}
+
+// ---- fake kernels ------------------------------------------------------------------------------------------------
+
+c10::SymInt apply_symbolic(SizeCall call, const c10::SymInt& a, const c10::SymInt& b) {
+  auto x = a.maybe_as_int(), y = b.maybe_as_int();
+  switch (call) {
+    case SizeCall::floordiv:
+      return x && y ? c10::SymInt(*Size::floordiv(*x, *y).constant()) : a / b;
+    case SizeCall::mod:
+      return x && y ? c10::SymInt(*Size::mod(*x, *y).constant()) : a % b;
+    case SizeCall::min:
+      return a.min(b);
+    default:
+      return a.max(b);
+  }
+}
+
+// Tensors without memory, as a plan of the graph gives them for tensors of these sizes, which may be symbolic.
+Results fake_results(const Graph& graph, const std::vector<at::Tensor>& tensors) {
+  SymbolBinder binder(graph);
+  auto actual = [&](int input, int dim) {
+    int index = tensor_index(graph, input);
+    TORCH_CHECK(index < static_cast<int>(tensors.size()), "fusewright: too few tensors");
+    return tensors[static_cast<size_t>(index)].sym_size(dim);
+  };
+  const std::vector<c10::SymInt> symbols = binder.solve<c10::SymInt>(actual, apply_symbolic);
+  auto value_of = [&](const Size& size) { return SizeProgram(size, binder.slots()).run_over(symbols, apply_symbolic); };
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const Shape& shape = graph.shape(graph.inputs[i]);
+    for (size_t d = 0; d < shape.size(); ++d)
+      TORCH_CHECK(value_of(shape[d]) == actual(static_cast<int>(i), static_cast<int>(d)), "fusewright: input '",
+                  graph[graph.inputs[i]].text("name"), "': dimension ", d, " must be ", shape[d].str());
+  }
+  Results results;
+  for (const Output& output : graph.outputs) {
+    const Shape& shape = graph.shape(output.value);
+    std::vector<c10::SymInt> sizes, strides(shape.size());
+    for (const Size& size : shape) sizes.push_back(value_of(size));
+    c10::SymInt stride = 1;
+    for (size_t i = sizes.size(); i-- > 0;) {
+      size_t d = output.order.empty() ? i : static_cast<size_t>(output.order[i]);
+      strides[d] = stride;
+      stride = stride * sizes[d].max(1);
+    }
+    results.push_back(at::empty_strided_symint(sizes, strides,
+                                               tensors.at(0).options().dtype(scalar_type(graph.dtype(output.value)))));
+  }
+  return results;
+}
+
+Results run_meta(int64_t handle, at::TensorList inputs, at::ArrayRef<double>) {
+  return fake_results(Region::find(handle)->graph(), inputs.vec());
+}
+
+Results run_training_meta(int64_t handle, at::TensorList inputs, at::ArrayRef<double>, at::IntArrayRef wanted) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  auto executable = region->executable(pattern(region->graph(), wanted), region->gpu(), nullptr);
+  return fake_results(executable->program().forward, inputs.vec());
+}
+
+Results run_backward_meta(int64_t handle, at::TensorList saved, at::TensorList gradients, at::ArrayRef<double>,
+                          at::IntArrayRef wanted) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  auto executable = region->executable(pattern(region->graph(), wanted), region->gpu(), nullptr);
+  Results inputs = saved.vec();
+  inputs.insert(inputs.end(), gradients.begin(), gradients.end());
+  return fake_results(executable->program().backward, inputs);
+}
+
+// ---- autograd ----------------------------------------------------------------------------------------------------
+
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
@@ -67,7 +224,9 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     std::shared_ptr<Region> region;
     std::shared_ptr<const Executable> executable;
     std::vector<double> scalars;
-    std::vector<std::vector<int64_t>> output_sizes;  // of results whose gradient may arrive undefined
+    std::vector<int64_t> wanted;
+    bool traced = false;
+    std::vector<std::vector<c10::SymInt>> output_sizes;  // of results whose gradient may arrive undefined
 
     // Kept here and not by ctx, which holds on to all of it while the backward runs: each saved tensor goes when the
     // plan has read it, as in eager, where every operator lets go of its own.
@@ -82,8 +241,9 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       Below below;
       c10::DeviceGuard on_device(call->device);
       TorchHost host(call->device);
-      RECORD_FUNCTION(call->region->name(), c10::ArrayRef<const c10::IValue>{});
-      results = unwrap_all(call->executable->forward().run(host, wrap_all(inputs, call->device), call->scalars));
+      static auto training = find_operator<RunTraining>("fusewright::run_training");
+      results = call->traced ? training.call(call->region->handle(), inputs, call->scalars, call->wanted)
+                             : forward_results(*call->region, *call->executable, host, inputs, call->scalars);
     }
     for (const Program::Saved& s : program.saved) {
       if (!s.is_input) {
@@ -98,7 +258,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     ctx->set_materialize_grads(false);
     results.resize(program.user_outputs);
     for (int output : program.gradient_of_output)
-      call->output_sizes.push_back(results[static_cast<size_t>(output)].sizes().vec());
+      call->output_sizes.push_back(results[static_cast<size_t>(output)].sym_sizes().vec());
     variable_list constant;
     for (size_t i = 0; i < results.size(); ++i) {
       const auto& tracked = program.gradient_of_output;
@@ -114,27 +274,39 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
     const Program& program = call.executable->program();
-    std::vector<Tensor> inputs = take_saved(call);
+    variable_list saved = take_saved(call);
     variable_list result(static_cast<size_t>(tensor_count(program.forward)) + 1);
+    auto place_of = [&](size_t i) {
+      return static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]));
+    };
     bool differentiable_again = at::GradMode::is_enabled();
-    {
+    if (call.traced || traced(saved)) {
+      Below below;
+      at::NoGradGuard no_grad;
+      variable_list given = gradients_of_results(call, gradients);
+      static auto operation = find_operator<RunBackward>("fusewright::run_backward");
+      variable_list outputs = operation.call(call.region->handle(), saved, given, call.scalars, call.wanted);
+      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = outputs[i];
+    } else {
       Below below;
       at::NoGradGuard no_grad;
       // The engine runs a node on the stream of its forward, and has made that one wait for the gradients.
       c10::DeviceGuard on_device(call.device);
       TorchHost host(call.device);
       RECORD_FUNCTION(call.region->name() + "_backward", c10::ArrayRef<const c10::IValue>{});
+      std::vector<Tensor> inputs = wrap_all(saved, call.device);
+      saved.clear();
       const Graph& graph = program.backward;
       size_t first = graph.inputs.size() - program.gradient_of_output.size();
       for (size_t i = 0; i < program.gradient_of_output.size(); ++i) {
         const at::Tensor& g = gradients[static_cast<size_t>(program.gradient_of_output[i])];
         inputs.push_back(g.defined() ? wrap(g)
-                                     : host.zeros(call.output_sizes[i], graph.dtype(graph.inputs[first + i])));
+                                     : host.zeros(C10_AS_INTARRAYREF_SLOW(call.output_sizes[i]).vec(),
+                                                  graph.dtype(graph.inputs[first + i])));
       }
       std::vector<Tensor> outputs =
           call.executable->backward().run(host, std::move(inputs), saved_scalars(program, call.scalars));
-      for (size_t i = 0; i < outputs.size(); ++i)
-        result[static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]))] = unwrap(outputs[i]);
+      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = unwrap(outputs[i]);
     }
     if (differentiable_again) refuse_second_derivatives(result);
     return result;
@@ -142,10 +314,10 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
  private:
   // Checks versions. Only a backward that keeps the graph may come again.
-  static std::vector<Tensor> take_saved(Call& call) {
+  static variable_list take_saved(Call& call) {
     TORCH_CHECK(!call.used, torch::autograd::ERR_BACKWARD_TWICE);
-    std::vector<Tensor> tensors;
-    for (const auto& saved : call.saved) tensors.push_back(wrap(saved.unpack()));
+    variable_list tensors;
+    for (const auto& saved : call.saved) tensors.push_back(saved.unpack());
     if (!torch::autograd::get_current_graph_task_keep_graph()) {
       call.saved.clear();
       call.used = true;
@@ -156,25 +328,27 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   // One element with the input's sizes: neither its memory nor its version is held.
   static at::Tensor sizes_of_input(const at::Tensor& input) {
     Below below;
-    return at::empty({}, input.options()).expand(input.sizes());
+    return input.new_empty({}).expand_symint(input.sym_sizes());
+  }
+
+  // For those results that have one; an undefined one is zero.
+  static variable_list gradients_of_results(const Call& call, const variable_list& gradients) {
+    const Program& program = call.executable->program();
+    variable_list given;
+    for (size_t i = 0; i < program.gradient_of_output.size(); ++i) {
+      size_t output = static_cast<size_t>(program.gradient_of_output[i]);
+      auto type = scalar_type(program.forward.dtype(program.forward.outputs[output].value));
+      at::TensorOptions options = at::TensorOptions(call.device).dtype(type);
+      const at::Tensor& g = gradients[output];
+      given.push_back(g.defined() ? g : at::zeros_symint(call.output_sizes[i], options));
+    }
+    return given;
   }
 
   static int tensor_count(const Graph& graph) {
     int count = 0;
     for (Value v : graph.inputs) count += graph[v].op == Op::input;
     return count;
-  }
-
-  // The backward's graph takes only the scalars that it needs.
-  static std::vector<double> saved_scalars(const Program& program, const std::vector<double>& scalars) {
-    std::vector<double> result;
-    for (const Program::Saved& s : program.saved) {
-      if (!s.is_input || tensor_index(program.forward, s.index) >= 0) continue;
-      size_t scalar = 0;
-      for (int i = 0; i < s.index; ++i) scalar += tensor_index(program.forward, i) < 0;
-      result.push_back(scalars[scalar]);
-    }
-    return result;
   }
 
   static void refuse_second_derivatives(variable_list& gradients) {
@@ -187,18 +361,6 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       if (g.defined()) g = tracked[next++];
   }
 };
-
-std::vector<at::Tensor> run_below(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
-  std::shared_ptr<Region> region = Region::find(handle);
-  at::Device device = device_of(inputs);
-  Below below;
-  c10::DeviceGuard on_device(device);
-  TorchHost host(device);
-  auto executable = region->executable({}, host);
-  ++calls;
-  RECORD_FUNCTION(region->name(), c10::ArrayRef<const c10::IValue>{});
-  return unwrap_all(executable->forward().run(host, wrap_all(inputs, device), {scalars.begin(), scalars.end()}));
-}
 
 std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
   std::shared_ptr<Region> region = Region::find(handle);
@@ -213,47 +375,19 @@ std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::
     wrt[i] = inputs[static_cast<size_t>(index)].requires_grad();
     any |= wrt[i];
   }
-  if (!any) return run_below(handle, inputs, scalars);
+  if (!any) {
+    static auto operation = find_operator<Run>("fusewright::run");
+    Below below;
+    return operation.call(handle, inputs, scalars);
+  }
   auto call = c10::make_intrusive<RegionFunction::Call>(device_of(inputs));
   TorchHost host(call->device);
   call->executable = region->executable(wrt, host);
-  ++calls;
   call->region = std::move(region);
+  call->wanted = positions(wrt);
+  call->traced = traced(inputs);
   call->scalars.assign(scalars.begin(), scalars.end());
   return RegionFunction::apply(inputs, call);
-}
-
-std::vector<at::Tensor> run_meta(int64_t handle, at::TensorList inputs, at::ArrayRef<double>) {
-  std::shared_ptr<Region> region = Region::find(handle);
-  const Graph& graph = region->graph();
-  SymbolBinder binder(graph);
-  std::vector<Tensor> tensors;
-  size_t next = 0;
-  for (Value v : graph.inputs) {
-    Tensor t;
-    if (graph[v].op == Op::input) {
-      const at::Tensor& input = inputs[next++];
-      t.rank = static_cast<int>(input.dim());
-      std::copy_n(input.sizes().data(), t.rank, t.sizes.begin());
-    }
-    tensors.push_back(t);
-  }
-  std::vector<int64_t> symbols = binder.bind(graph, tensors);
-  std::vector<at::Tensor> results;
-  for (const Output& output : graph.outputs) {
-    std::vector<int64_t> sizes, strides(graph.shape(output.value).size());
-    for (const Size& size : graph.shape(output.value))
-      sizes.push_back(SizeProgram(size, binder.slots()).run(symbols.data()));
-    int64_t stride = 1;
-    for (size_t i = sizes.size(); i-- > 0;) {
-      size_t d = output.order.empty() ? i : static_cast<size_t>(output.order[i]);
-      strides[d] = stride;
-      stride *= std::max<int64_t>(sizes[d], 1);
-    }
-    results.push_back(
-        at::empty_strided(sizes, strides, inputs[0].options().dtype(scalar_type(graph.dtype(output.value)))));
-  }
-  return results;
 }
 
 std::mutex regions_mutex;
@@ -318,19 +452,31 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
 
 std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
                                    const std::vector<double>& scalars) {
-  static auto op = c10::Dispatcher::singleton()
-                       .findSchemaOrThrow("fusewright::run", "")
-                       .typed<std::vector<at::Tensor>(int64_t, at::TensorList, at::ArrayRef<double>)>();
+  static auto op = find_operator<Run>("fusewright::run");
   return op.call(region, inputs, scalars);
 }
 
 int64_t region_calls() { return calls; }
 
-TORCH_LIBRARY(fusewright, m) { m.def("run(int region, Tensor[] inputs, float[] scalars) -> Tensor[]"); }
-TORCH_LIBRARY_IMPL(fusewright, CPU, m) { m.impl("run", run_below); }
+TORCH_LIBRARY(fusewright, m) {
+  m.def("run(int region, Tensor[] inputs, float[] scalars) -> Tensor[]");
+  m.def("run_training(int region, Tensor[] inputs, float[] scalars, int[] wanted) -> Tensor[]");
+  m.def("run_backward(int region, Tensor[] saved, Tensor[] gradients, float[] scalars, int[] wanted) -> Tensor[]");
+}
 TORCH_LIBRARY_IMPL(fusewright, AutogradCPU, m) { m.impl("run", run_autograd); }
-TORCH_LIBRARY_IMPL(fusewright, CUDA, m) { m.impl("run", run_below); }
 TORCH_LIBRARY_IMPL(fusewright, AutogradCUDA, m) { m.impl("run", run_autograd); }
-TORCH_LIBRARY_IMPL(fusewright, Meta, m) { m.impl("run", run_meta); }
+
+static void implement(torch::Library& m) {
+  m.impl("run", run_below);
+  m.impl("run_training", run_forward);
+  m.impl("run_backward", run_backward);
+}
+TORCH_LIBRARY_IMPL(fusewright, CPU, m) { implement(m); }
+TORCH_LIBRARY_IMPL(fusewright, CUDA, m) { implement(m); }
+TORCH_LIBRARY_IMPL(fusewright, Meta, m) {
+  m.impl("run", run_meta);
+  m.impl("run_training", run_training_meta);
+  m.impl("run_backward", run_backward_meta);
+}
 
 }  // namespace fusewright

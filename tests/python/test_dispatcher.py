@@ -1,0 +1,116 @@
+"""`fusewright::run` as an operator of PyTorch's dispatcher: schema, fake kernel, autograd."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from fusewright import _core, optimize
+
+pytestmark = pytest.mark.real_core
+ALL_CHECKS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+
+
+def call_of(fn, *inputs, dynamic=None):
+    """Arguments of the operator, as the function's one region is called with; and what keeps the region alive."""
+    given, run = [], _core.run_region
+    try:
+        _core.run_region = lambda *call: given.append(call) or run(*call)
+        ours = optimize(fn, strict=True, dynamic=dynamic)
+        ours(*inputs)
+    finally:
+        _core.run_region = run
+    (call,) = given
+    return call, ours
+
+
+def pointwise(x, w):
+    return F.gelu(x * w) + x
+
+
+def norm(x, w):
+    return F.silu(F.layer_norm(x, x.shape[1:], w))
+
+
+def pooled(x, w):
+    return F.max_pool2d(F.leaky_relu(F.conv2d(x, w), 0.2), 2)
+
+
+def product(x, w):
+    y = torch.tanh(x @ w)
+    return y, y.sum(1), y.argmax(1)  # one result without a gradient
+
+
+REGIONS = {
+    "pointwise": (pointwise, [(3, 5), (5,)]),
+    "norm": (norm, [(3, 7), (7,)]),
+    "pooled": (pooled, [(2, 2, 6, 5), (3, 2, 3, 2)]),
+    "product": (product, [(3, 4), (4, 5)]),
+}
+
+
+@pytest.mark.parametrize("wanted", ["both", "one", "none"])
+@pytest.mark.parametrize("name", REGIONS)
+def test_opcheck(name, wanted):
+    fn, shapes = REGIONS[name]
+    inputs = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    for x in inputs[: {"both": 2, "one": 1, "none": 0}[wanted]]:
+        x.requires_grad_()
+    (handle, tensors, scalars), _alive = call_of(fn, *inputs)
+    result = torch.library.opcheck(torch.ops.fusewright.run.default, (handle, tensors, scalars), test_utils=ALL_CHECKS)
+    assert result == dict.fromkeys(ALL_CHECKS, "SUCCESS")
+
+
+def test_fake_tensors_keep_symbols():
+    """Sizes of results are expressions over those of the inputs: another size needs no other graph."""
+    weight = torch.randn(3, 2, 3, 2)  # the sizes of a convolution's kernel are part of the graph
+    torch._dynamo.mark_static(weight)
+    (handle, tensors, scalars), _alive = call_of(pooled, torch.randn(9, 2, 6, 5), weight, dynamic=True)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        fakes = [mode.from_tensor(t) for t in tensors]
+        (y,) = torch.ops.fusewright.run(handle, fakes, scalars)
+    assert tuple(y.shape) == (9, 3, 2, 2) and y.device.type == "cpu" and y.dtype is torch.float32
+    assert isinstance(y.shape[0], torch.SymInt) and len(y.shape[2].node.expr.free_symbols) == 1
+    image = next(i for i, t in enumerate(tensors) if t.shape[0] == 9)
+    fakes[image] = fakes[image].new_empty(fakes[image].shape[0], 7, *fakes[image].shape[2:])
+    with mode, pytest.raises(RuntimeError, match="fusewright: input .*dimension"):
+        torch.ops.fusewright.run(handle, fakes, scalars)
+
+
+def test_fake_strides_are_the_real_ones():
+    x = torch.randn(2, 3, 5, 4).contiguous(memory_format=torch.channels_last)
+    (handle, tensors, scalars), _alive = call_of(lambda x: ((y := torch.sigmoid(x)) * 2, y.transpose(1, 3) + 1), x)
+    real = torch.ops.fusewright.run(handle, tensors, scalars)
+    with FakeTensorMode() as mode:
+        fake = torch.ops.fusewright.run(handle, [mode.from_tensor(t) for t in tensors], scalars)
+    assert [(t.shape, t.stride()) for t in fake] == [(t.shape, t.stride()) for t in real]
+
+
+def test_a_tracer_sees_both_halves():
+    (handle, tensors, scalars), _alive = call_of(pointwise, torch.randn(3, 5), torch.randn(5))
+
+    def step(*tensors):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        (y,) = torch.ops.fusewright.run(handle, leaves, scalars)
+        return torch.autograd.grad(y.sum(), leaves)
+
+    traced = make_fx(step, tracing_mode="symbolic")(*tensors)
+    names = [str(node.target) for node in traced.graph.nodes if "fusewright" in str(node.target)]
+    assert names == ["fusewright.run_training.default", "fusewright.run_backward.default"]
+    torch.testing.assert_close(traced(*tensors), step(*tensors))
+
+
+def test_a_result_without_a_gradient_of_its_own():
+    """One of two results is used: the other's gradient is zero, for a tracer too."""
+    (handle, tensors, scalars), _alive = call_of(product, torch.randn(3, 4), torch.randn(4, 5))
+    assert all(not t.requires_grad for t in tensors)
+
+    def step(*tensors):
+        leaves = [t.detach().requires_grad_() for t in tensors]
+        results = torch.ops.fusewright.run(handle, leaves, scalars)
+        total = next(y for y in results if y.dim() == 1 and y.is_floating_point())
+        return torch.autograd.grad(total.square().sum(), leaves)
+
+    torch.testing.assert_close(make_fx(step, tracing_mode="fake")(*tensors)(*tensors), step(*tensors))
