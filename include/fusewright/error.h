@@ -9,8 +9,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Sizes of a call for which the program has no meaning, although it has one for others: a maximum over nothing, a window
-// larger than its image.
+// Sizes of a call for which the program has no meaning, although it has one for others: a maximum over nothing, a
+// window larger than its image.
 class SizeError : public Error {
  public:
   using Error::Error;
