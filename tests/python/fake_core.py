@@ -157,7 +157,8 @@ class Region:
         origins = dict.fromkeys(op[3] for op in self.graph.ops if len(op) > 3)
         operators = [self.graph.origins[origin] for origin in origins]
         row = {"name": self.name, "schedule": "fake", "bytes_read": 0, "bytes_written": 0, "text": "", "sources": []}
-        phases = ["forward", "backward"] if train else ["forward"]
+        wanted = any(train) if isinstance(train, list) else train  # one flag for each input, or one for all
+        phases = ["forward", "backward"] if wanted else ["forward"]
         kernels = [{**row, "phase": phase, "operators": operators} for phase in phases]
         return {"kernels": kernels, "library": [], "rewrites": [], "stops": []}
 
