@@ -10,7 +10,7 @@ namespace fusewright {
 
 class CudaEmitter : Emitter {
  public:
-  CudaEmitter(const Graph& graph, const Kernel& kernel);
+  CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking);
   KernelCode run();
 
  private:
@@ -45,12 +45,18 @@ class CudaEmitter : Emitter {
   void write_row_code(int p);
   std::string row_value(int s) const;
   std::string row_index(int s, int operand) const;
+  void describe();
+
+  // ---- kernels: cuda_entry.cpp -----------------------------------------------------------------------------
+
   void write_pointwise_entry();
   void write_whole_entry();
   void write_phase_entry(int p);
+  void write_merge_entry(int p);
+  void write_merge_loop(int p, const std::string& sums, const std::string& count);
+  std::string partial(int p, const std::string& split) const;
   void write_row_values_until(int p);
   void write_sides_entry();
-  void describe();
 
   // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
 

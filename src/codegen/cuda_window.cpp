@@ -119,9 +119,9 @@ void CudaEmitter::write_spans(int s) {
       line("constexpr int span", to_string(load), " = (V - 1) * ", to_string(t.stride), " + ",
            to_string((t.kernel - 1) * t.dilation + 1), ";");
       line(storage_type(dtype(load)), " ", name, "[span", to_string(load), "];");
-      line("fw::load_span<", to_string(t.padding), ">(", from, ", ", coordinate(t.base, "0"), " * ",
-           to_string(t.stride), " - ", to_string(t.padding), ", a.sizes[", to_string(inner), "], a.strides[",
-           to_string(operand), "][", to_string(inner), "], ", name, ");");
+      line("fw::load_span<", to_string(t.padding), always_inside(s) ? ", true>(" : ", false>(", from, ", ",
+           coordinate(t.base, "0"), " * ", to_string(t.stride), " - ", to_string(t.padding), ", a.sizes[",
+           to_string(inner), "], a.strides[", to_string(operand), "][", to_string(inner), "], ", name, ");");
     }
   }
 }

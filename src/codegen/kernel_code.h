@@ -10,7 +10,6 @@ namespace fusewright {
 
 // What the launcher must know of a CUDA kernel beside its text.
 struct CudaCode {
-  std::string split_text;  // entries for split rows and for sums on the side; only the walking variant has them
   std::vector<int> anchor_axes, walked_axes;  // a row's coordinates: a team stays at the first, walks over the second
   std::vector<std::vector<int64_t>> sums;     // per pass: the bytes of each accumulator
   std::vector<bool> position_side;            // per sum on the side: it varies along the row
@@ -18,8 +17,14 @@ struct CudaCode {
     int operand, axis;
   };
   std::vector<Vector> vectors;  // operands that are read or written by whole vectors, along this axis
-  int moving_loads = 0;         // operands that every row brings anew
-  bool final_phase = false;     // values of the row are stored behind the last pass
+  struct Walking {              // the variant that holds no rows in registers has a text, and passes, of its own
+    std::string text;           // with entries for split rows and for sums on the side
+    int stages = 0;
+    std::vector<std::vector<int64_t>> sums;
+    bool final_phase = false;  // values of the row are stored behind the last pass
+  };
+  Walking walking;
+  int moving_loads = 0;  // operands that every row brings anew
 };
 
 // A generated kernel: its text and what the executor must hand to it.

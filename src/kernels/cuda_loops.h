@@ -51,7 +51,8 @@ struct KernelArgs {
   i64 side_strides[AXES];   // of the buffers for sums on the side, [part][anchor][element]
   i64 total_strides[AXES];  // likewise, where a sum has one number for each anchor: [part][anchor]
   i64 sizes[AXES];
-  void* partial[STAGES];  // split rows: the sums of each split
+  void* partial[STAGES];  // split rows: the sums of each split,
+  i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
   i64 elements;       // of a row
   i64 splits, piece;  // split rows: how many, and how many elements in each
@@ -95,20 +96,21 @@ FW_FN u64 unsigned_of(index n) { return static_cast<u64>(n); }
 FW_FN u32 unsigned_of(index n) { return static_cast<u32>(n); }
 #endif
 
-// Neighbours from position `first` on of a line of `size`; zeros beyond its ends. By vectors where `padding`, which
-// `first` is off by, keeps them aligned.
-template <int padding, int SPAN, class T>
+// Neighbours from position `first` on of a line of `size`; zeros beyond its ends, unless all of them are known to be
+// `inside`. By vectors where `padding`, which `first` is off by, keeps them aligned.
+template <int padding, bool inside, int SPAN, class T>
 FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[SPAN]) {
   if constexpr (V > 1 && padding % V == 0) {
 #pragma unroll
     for (int n = 0; n < SPAN; n += V) {
       T part[V];
       const index p = first + n;
-      if (p >= 0 && p + V <= size) {
+      if ((inside && n + V <= SPAN) || (p >= 0 && p + V <= size)) {
         load_vector<V>(line + p, part);
       } else {
 #pragma unroll
-        for (int i = 0; i < V; ++i) part[i] = p + i >= 0 && p + i < size ? fw::load(line + p + i) : T{};
+        for (int i = 0; i < V; ++i)
+          part[i] = n + i < SPAN && (inside || (p + i >= 0 && p + i < size)) ? fw::load(line + p + i) : T{};
       }
 #pragma unroll
       for (int i = 0; i < V; ++i)
@@ -118,7 +120,7 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[S
 #pragma unroll
     for (int n = 0; n < SPAN; ++n) {
       const index p = first + n;
-      to[n] = p >= 0 && p < size ? fw::load(line + p * static_cast<index>(stride)) : T{};
+      to[n] = inside || (p >= 0 && p < size) ? fw::load(line + p * static_cast<index>(stride)) : T{};
     }
   }
 }

@@ -20,7 +20,7 @@ constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // wi
 
 // Variants of each kind of kernel: vectors that a thread holds in registers; 0 walks.
 constexpr int pointwise_items = 4, column_items = 8;
-constexpr int row_items[] = {1, 4, 8};
+constexpr int row_items[] = {4, 8};
 
 }  // namespace
 
@@ -33,13 +33,20 @@ struct CudaLauncher::Call {
   int64_t threads = 256, team = 1, lanes = 1;
   int64_t blocks = 1;
   bool split = false;
-  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, splits = 1, piece = 1, line = 1, tiles = 1;
+  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, splits = 1, piece = 1;
+  int64_t line = 1, tiles = 1;
   int64_t total_parts = 1, side_blocks = 1;
   std::vector<int64_t> side_strides, total_strides;
   std::vector<void*> partial;
   std::vector<Tensor> memory;
 
+  // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
+  bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p] != nullptr; }
+
   int64_t teams_in_block() const { return threads / (team * lanes); }
+  const std::vector<std::vector<int64_t>>& sums(const KernelCode& code) const {
+    return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
+  }
 };
 
 CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
@@ -51,7 +58,7 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
     bytes = std::max<int64_t>(bytes, size_of(code.operands[static_cast<size_t>(v.operand)].dtype));
   if (bytes > 0) widest_ = static_cast<int>(std::min<int64_t>(8, 16 / bytes));
   std::vector<int> items{pointwise_items};
-  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1], row_items[2]};
+  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1]};
   if (code.nest.kind == LoopNest::Kind::column) items = {0, column_items};
   for (int n : items) {
     variants_.push_back({widest_, n, false});
@@ -61,8 +68,8 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
 
 std::string CudaLauncher::source(const Variant& variant) const {
   return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
-         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" + cuda_prelude() + code_.text +
-         (variant.items == 0 ? code_.cuda.split_text : "");
+         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" + cuda_prelude() +
+         (variant.items == 0 ? code_.cuda.walking.text : code_.text);
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -75,7 +82,10 @@ std::vector<std::string> CudaLauncher::sources() const {
 std::vector<std::string> CudaLauncher::entries(const Variant& variant) const {
   std::vector<std::string> result{code_.name};
   if (code_.nest.kind == LoopNest::Kind::pointwise || variant.items != 0) return result;
-  for (int p = 0; p <= code_.nest.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
+  const CudaCode::Walking& walking = code_.cuda.walking;
+  for (int p = 0; p <= walking.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
+  for (int p = 0; p < walking.stages; ++p)
+    if (!walking.sums[static_cast<size_t>(p)].empty()) result.push_back(code_.name + "_merge" + std::to_string(p));
   if (!code_.cuda.position_side.empty()) result.push_back(code_.name + "_sides");
   return result;
 }
@@ -147,12 +157,10 @@ void CudaLauncher::plan_rows(Call& c) const {
   c.walked = c.g.extent(code_.cuda.walked_axes);
   c.elements = c.g.extent(code_.nest.reduced) * c.line;
   c.variant.items = 0;
-  if (c.elements <= 32)
+  if (c.elements <= row_items[0] * 256)
     c.variant.items = row_items[0];
-  else if (c.elements <= row_items[1] * 256)
+  else if (c.elements <= row_items[1] * 512)
     c.variant.items = row_items[1];
-  else if (c.elements <= row_items[2] * 512)
-    c.variant.items = row_items[2];
   const int64_t rows = c.anchors * c.walked;
   c.split = c.variant.items == 0 && rows < 2 * c.processors;
   if (c.split) {
@@ -168,7 +176,8 @@ void CudaLauncher::plan_rows(Call& c) const {
   if (!code_.cuda.walked_axes.empty()) {
     // Enough teams to fill the machine once. With sums on the side every team more costs a buffer.
     const bool sides = !code_.cuda.position_side.empty();
-    const int64_t wanted = ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1));
+    const int64_t threads = c.processors * (sides ? 256 : 512);
+    const int64_t wanted = ceil_div(threads, c.team * std::max<int64_t>(c.anchors, 1));
     c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 4) : c.walked, 1));
     c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
     c.parts = ceil_div(c.walked, c.share);
@@ -216,7 +225,7 @@ void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers)
     return t.data;
   };
   const int64_t width = code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1;
-  for (const std::vector<int64_t>& sums : code_.cuda.sums) {
+  for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
     for (int64_t size : sums) bytes = ceil_div(bytes, size) * size + size * width;
     bytes = std::max<int64_t>(ceil_div(bytes, 16) * 16, 16);
@@ -280,6 +289,7 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
   for (int64_t size : c.g.sizes) put(size);
   for (void* partial : c.partial) put(partial);
   if (c.partial.empty()) put(static_cast<void*>(nullptr));
+  for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.splits, c.piece, c.line, c.tiles,
                         c.total_parts, c.side_blocks})
     put(value);
@@ -302,7 +312,7 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
   if (c.team * c.lanes > 32) {
     int64_t largest = 16;
-    for (const std::vector<int64_t>& sums : code_.cuda.sums)
+    for (const std::vector<int64_t>& sums : c.sums(code_))
       largest =
           std::max(largest, static_cast<int64_t>(sums.size()) * 8 *
                                 (c.lanes > 1 || code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1));
@@ -346,27 +356,24 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
   if (!c.split) {
     launch(host, c, code_.name, c.blocks, args);
   } else {
-    for (int p = 0; p < nest.stages; ++p) launch(host, c, code_.name + "_phase" + std::to_string(p), c.blocks, args);
-    if (code_.cuda.final_phase)
-      launch(host, c, code_.name + "_phase" + std::to_string(nest.stages), c.blocks / c.splits, args);
+    const CudaCode::Walking& walking = code_.cuda.walking;
+    auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
+    for (int p = 0; p < walking.stages; ++p) {
+      launch(host, c, entry("_phase", p), c.blocks, args);
+      if (c.merged(static_cast<size_t>(p))) launch(host, c, entry("_merge", p), c.blocks / c.splits, args);
+    }
+    if (walking.final_phase) launch(host, c, entry("_phase", walking.stages), c.blocks / c.splits, args);
   }
   if (code_.cuda.position_side.empty()) return;
-  // The parts of sums on the side. Few terms: a thread each; many: a team.
-  int64_t outputs = 1, terms = 1;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const bool position = code_.cuda.position_side[side++];
-    int64_t size = operands[o]->elements();
-    outputs = std::max(outputs, size);
-    const int64_t whole = position ? c.parts * c.anchors * c.elements * c.variant.vector : c.total_parts * c.anchors;
-    terms = std::max(terms, whole / std::max<int64_t>(size, 1));
-  }
+  // The parts of sums on the side: neighbouring results side by side, a team for each.
+  int64_t outputs = 1;
+  for (size_t o = 0; o < code_.operands.size(); ++o)
+    if (code_.operands[o].side) outputs = std::max(outputs, operands[o]->elements());
   c.variant.items = 0;
-  c.lanes = 1;
-  c.team = terms <= 64 ? 1 : std::min<int64_t>(256, power_of_two_from(terms / 16));
-  c.threads = c.team > 32 ? c.team : 128;
-  c.side_blocks = ceil_div(outputs, c.teams_in_block());
+  c.threads = 256;
+  c.lanes = std::min<int64_t>(32, power_of_two_from(outputs));
+  c.team = c.threads / c.lanes;
+  c.side_blocks = ceil_div(outputs, c.lanes);
   args = pack(c, pointers, operands, numbers);
   launch(host, c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()), args);
 }
