@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "emulator/harness.h"
+#include "kernels/prelude.h"
 
 namespace fwemu::testing {
 namespace {
@@ -92,10 +93,7 @@ TEST(EmulatedTensorCores, Gemm) {
     const auto encode = [&](size_t i) {
       const float x = value(i);
       if (bf16) return bfloat16_of(x);
-      const auto h = static_cast<_Float16>(x);
-      uint16_t bits;
-      std::memcpy(&bits, &h, 2);
-      return bits;
+      return fw::to_half(x).bits;  // not _Float16, which GCC 11 lacks
     };
     const DeviceArray<uint16_t> a(n * n, encode), b(n * n, [&](size_t i) { return encode(i * 3 + 1); });
     const DeviceArray<float> c(n * n);
