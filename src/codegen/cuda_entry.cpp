@@ -78,9 +78,11 @@ void CudaEmitter::write_whole_entry() {
     for (const std::string& text : what) line(text);
     close();
   };
+  // Beyond the row's end its first vector is loaded once more: loads that depend on nothing are all on their way before
+  // the first value is needed. The launcher keeps empty rows away from here.
   auto load_items = [&](const std::string& row, const std::string& to) {
-    over_items({"if (" + row + ".live && e < a.elements) load_moving(a, " + row + ", place(a, e), " + to + "[item]);",
-                "else " + to + "[item].clear();"});
+    over_items(
+        {"load_moving(a, " + row + ", place(a, " + row + ".live && e < a.elements ? e : 0), " + to + "[item]);"});
   };
   place("row", "0");
   if (sides) {
@@ -94,7 +96,7 @@ void CudaEmitter::write_whole_entry() {
   }
   line("Fixed f[ITEMS];");
   line("Values x[ITEMS];");
-  over_items({"if (there && e < a.elements) load_fixed(a, row, place(a, e), f[item]);", "else f[item].clear();"});
+  over_items({"load_fixed(a, row, place(a, e < a.elements ? e : 0), f[item]);"});
   load_items("row", "x");
   out_ += "#endif\n";
   if (walks) {

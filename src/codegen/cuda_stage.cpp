@@ -22,16 +22,6 @@ void CudaEmitter::write_values() {
     for (int s = 0; s < count(); ++s)
       if (is_element_load(s) && is_fixed(s) == fixed)
         line(storage_type(dtype(s)), " in", to_string(s), inner_varying(s) ? "[V];" : ";");
-    open("FW_FN void clear()");
-    for (int s = 0; s < count(); ++s) {
-      if (!is_element_load(s) || is_fixed(s) != fixed) continue;
-      std::string zero = std::string(storage_type(dtype(s))) + "{}";
-      if (inner_varying(s))
-        line("for (int i = 0; i < V; ++i) in", to_string(s), "[i] = ", zero, ";");
-      else
-        line("in", to_string(s), " = ", zero, ";");
-    }
-    close();
     close(";");
   }
   line();

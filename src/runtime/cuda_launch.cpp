@@ -157,7 +157,9 @@ void CudaLauncher::plan_rows(Call& c) const {
   c.walked = c.g.extent(code_.cuda.walked_axes);
   c.elements = c.g.extent(code_.nest.reduced) * c.line;
   c.variant.items = 0;
-  if (c.elements <= row_items[0] * 256)
+  if (c.elements == 0)
+    c.variant.items = 0;
+  else if (c.elements <= row_items[0] * 256)
     c.variant.items = row_items[0];
   else if (c.elements <= row_items[1] * 512)
     c.variant.items = row_items[1];
@@ -192,7 +194,7 @@ void CudaLauncher::plan_columns(Call& c) const {
   // In registers, if a block can hold all rows of a few neighbouring columns.
   const int64_t columns = power_of_two_from(c.line);
   c.team = power_of_two_from(ceil_div(c.elements, column_items));
-  if (c.team <= 128) {
+  if (c.team <= 128 && c.elements > 0) {
     c.variant.items = column_items;
     c.threads = std::clamp<int64_t>(c.team * (code_.cuda.moving_loads > 1 ? 2 : 4), 256, 512);
     c.lanes = std::min({columns, c.threads / c.team, int64_t{32}});
