@@ -232,8 +232,8 @@ TEST(Accuracy, SumOfMoreOnesThanAFloatCanCount) {
   x.strides = {count, 1};
   auto sum = [&](const std::string& dims) {
     auto executable = compile(parse("graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (" + dims +
-                                                "), keepdim = 0} %2 = cast(%1) {dtype = f64} return %2 }"),
-                                          {});
+                                    "), keepdim = 0} %2 = cast(%1) {dtype = f64} return %2 }"),
+                              {});
     return to_array(executable->forward().run(backend_host(), {x}, {})[0]).data[0];
   };
   EXPECT_NEAR(sum("1"), static_cast<double>(count), 2);  // the result itself is a float
@@ -396,8 +396,8 @@ TEST(Executable, GradientsThatNeedOnlySizes) {
   expect_agrees("graph(%x: f64[n, c], %unused: f64[h]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }",
                 {{"n", 3}, {"c", 4}, {"h", 2}});
   expect_agrees("graph(%x: f64[n, c], %y: f64[n, c]) { %1 = add(%x, %y) return %1 }", {{"n", 3}, {"c", 4}});
-  auto executable = compile(
-      parse("graph(%x: f64[n, c]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }"), {true});
+  auto executable =
+      compile(parse("graph(%x: f64[n, c]) { %1 = mean(%x) {dims = (0, 1), keepdim = 0} return %1 }"), {true});
   ASSERT_EQ(executable->program().saved.size(), 1u);
   EXPECT_TRUE(executable->program().saved[0].sizes_only);
 }
