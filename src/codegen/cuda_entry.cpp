@@ -259,8 +259,8 @@ void CudaEmitter::write_phase_entry(int p) {
     line("fw::reduce(team, sums);");
     line("if (team.thread == 0) ", partial(p, "split"), " = sums;");
   }
-  if (has_sides() && !sides(false).empty() &&
-      std::any_of(sides(false).begin(), sides(false).end(), [&](int s) { return stage(s) == p; })) {
+  const std::vector<int> totals = sides(false);
+  if (std::any_of(totals.begin(), totals.end(), [&](int s) { return stage(s) == p; })) {
     line("fw::reduce(team, total);");
     // Buffers of totals: [part][split][anchor]
     line("if (team.thread == 0) put_total(a, total, (slot.quotient * static_cast<index>(a.splits) + split) * ",

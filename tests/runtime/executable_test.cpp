@@ -316,6 +316,23 @@ TEST(Pooling, ChainBeforeTheWindowInAnyOrder) {
   expect_agrees(text, {{"n", 2}, {"c", 5}, {"h", 6}, {"w", 4}}, {channels_last});
 }
 
+// ---- sums on the side ----------------------------------------------------------------------------------------
+
+// The gradients of a norm's weight (one for each column), of a bias (a single number) and of a factor for each group
+// come out of the norm's own backward kernel; short rows, rows that are walked over, and few long ones, which are
+// split.
+TEST(SideSums, OfEveryShape) {
+  const char* layer =
+      "graph(%x: f32[n, c], %w: f32[c], %b: f32[1]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.001, has_weight = 1} "
+      "%2 = add(%1, %b) %3 = silu(%2) return %3 }";
+  for (const auto& [n, c] : std::vector<std::pair<int64_t, int64_t>>{{5, 33}, {70, 64}, {2, 40000}, {300, 5}})
+    expect_agrees(layer, {{"n", n}, {"c", c}});
+  const char* group =
+      "graph(%x: f32[n, 3*g, h], %w: f32[3*g], %m: f32[3*g, 1]) { %1 = group_norm(%x, %w) {groups = 3, eps = 0.01, "
+      "has_weight = 1} %2 = mul(%1, %m) %3 = tanh(%2) return %3 }";
+  for (int64_t h : {1, 7, 64}) expect_agrees(group, {{"n", 9}, {"g", 4}, {"h", h}});
+}
+
 // ---- threads -------------------------------------------------------------------------------------------------
 
 class PoolHost : public Host {
