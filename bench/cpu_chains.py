@@ -153,6 +153,43 @@ def host(options: argparse.Namespace) -> dict:
         torch.set_num_threads(threads)
 
 
+def region(options: argparse.Namespace) -> dict:
+    """The call of a region alone, as the captured graph makes it, beside the same chain's operators in eager; forward,
+    without and with gradients to be recorded. Dynamo's guards, which `host` counts in, are PyTorch's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return {
+            name: time_region(make(), shape, options.seconds)
+            for name, (make, shape) in progress("region call", TINY_CHAINS)
+        }
+    finally:
+        torch.set_num_threads(threads)
+
+
+def time_region(model: nn.Module, shape: tuple[int, ...], seconds: float) -> dict:
+    core = fusewright._core
+    found, problems = {}, []
+    for phase, grad in (("forward", False), ("recorded", True)):
+        with torch.set_grad_enabled(grad):
+            calls, run = [], core.run_region
+            core.run_region = lambda *call, run=run, calls=calls: (calls.append(call), run(*call))[1]
+            try:  # the graph takes the function when it is captured
+                expected = fusewright.optimize(copy.deepcopy(model))(torch.randn(shape).requires_grad_(grad))
+            finally:
+                core.run_region = run
+            ((handle, tensors, scalars),) = calls
+            if not torch.equal(run(handle, tensors, scalars)[0], expected):
+                problems.append(f"{phase}: the region alone gives another result")
+            candidates = {
+                "eager": model.forward,
+                "fusewright": lambda x, run=run, h=handle, t=tensors, s=scalars: run(h, t, s),
+            }
+            timed = interleaved(candidates, lambda g=grad: [torch.randn(shape).requires_grad_(g)], seconds=seconds)
+            found[phase] = timings(timed)
+    return {**found, "problems": problems}
+
+
 def models(options: argparse.Namespace) -> dict:
     results = {}
     for name, path in progress("model", showcase()):
@@ -231,7 +268,9 @@ def status_bytes(key: str) -> int:
 
 # ---- what is written ---------------------------------------------------------------------------------------
 
-PARTS = {"chains": chains, "models": models, "memory": memory, "first": first_calls, "host": host}
+PARTS = {
+    "chains": chains, "models": models, "memory": memory, "first": first_calls, "host": host, "region": region
+}  # fmt: skip
 
 
 def showcase() -> dict[str, Path]:
@@ -276,11 +315,20 @@ def markdown(results: dict) -> str:
     titles = {
         "chains": "Chains of 16 M floats (GroupNorm: 1024x8192)",
         "models": f"The four models, {results['scale']} sizes",
-        "host": "Host time: tensors of a few elements, one thread",
+        "host": "Host time of a whole call, Dynamo's guards included: tensors of a few elements, one thread",
     }
     for part, title in titles.items():
         if part in results:
             lines += ["", f"## {title}", "", *timing_table(results[part])]
+    if "region" in results:
+        lines += ["", "## Host time of one region call alone, beside the chain in eager: the same tensors", ""]
+        lines += ["| | eager | fusewright | vs eager | recorded: eager | fusewright | vs eager |", "|---" * 7 + "|"]
+        for name, row in results["region"].items():
+            cells = [name]
+            for phase in ("forward", "recorded"):
+                cells += [show_seconds(row[phase][kind]["median_s"]) for kind in ("eager", "fusewright")]
+                cells.append(f"{row[phase]['eager']['fusewright_speedup']:.2f}x")
+            lines.append("| " + " | ".join(cells) + " |")
     if "memory" in results:
         lines += ["", "## Peak memory of a training step, above what the process held before it", ""]
         lines += ["| model | eager | fusewright | ratio |", "|---|---|---|---|"]
@@ -335,8 +383,8 @@ def main() -> int:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "cpu_chains.json").write_text(json.dumps(results, indent=1) + "\n")
         (RESULTS / "cpu_chains.md").write_text(text)
-    wrong = [row for part in ("chains", "models", "host") for row in results.get(part, {}).values() if row["problems"]]
-    return 1 if wrong else 0
+    rows = [row for part in ("chains", "models", "host", "region") for row in results.get(part, {}).values()]
+    return 1 if any(row["problems"] for row in rows) else 0
 
 
 if __name__ == "__main__":
