@@ -5,7 +5,8 @@
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench
 
-PYTHON ?= python3
+# Once .venv is made from an interpreter, that one stays until another is named.
+PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
 .PHONY: setup env build run test lint format bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench

@@ -9,7 +9,7 @@ type=${BUILD_TYPE:-Release}
 python=$PWD/.venv/bin/python
 
 # CMake keeps what it found. Whenever one of these changes it must look again, from the start.
-torch=$("$python" -c 'import importlib.metadata as m; print(m.version("torch"))')
+torch=$("$python" -c 'import importlib.metadata as m; t = m.distribution("torch"); print(t.version, t.locate_file(""))')
 key="$PWD $type $(readlink -f "$python") torch-$torch ${CXX:-} $(echo /usr/{,local/}include/gtest/gtest.h*)"
 if [ "$(cat build/.configured 2>/dev/null)" != "$key" ] || [ ! -f build/build.ninja ]; then
   rm -rf build/CMakeCache.txt build/CMakeFiles build/.configured

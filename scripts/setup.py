@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "fusewright-setup"  # two digests: what .venv was made from, which requirements it holds
+MADE_FROM = VENV / "made-from"  # the interpreter, for the next `make`
 
 SUPPORTED_PYTHON = ((3, 10), (3, 13))
 SUPPORTED_TORCH = ((2, 6), (2, 13))
@@ -48,6 +49,7 @@ def main() -> None:
     if stamp[:1] != [environment] or not PYTHON.exists():
         make_venv()
     install()
+    MADE_FROM.write_text(f"{sys.executable}\n")
     STAMP.write_text(f"{environment}\n{requirements}\n")
     say(f"environment ready in {time.time() - start:.0f} s")
 
