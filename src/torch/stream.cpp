@@ -13,7 +13,7 @@ namespace {
 // cudaStream_t c10::cuda::CUDAStream::stream() const. A CUDAStream is a c10::Stream and nothing else.
 using StreamMember = void* (*)(const c10::Stream* self);
 
-StreamMember find_member() {
+[[maybe_unused]] StreamMember find_member() {
   // It is loaded already: tensors of that device exist.
   void* library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
   void* symbol = library ? dlsym(library, "_ZNK3c104cuda10CUDAStream6streamEv") : nullptr;
