@@ -26,7 +26,7 @@ part() {
     77) word=SKIPPED && [ -z "${STRICT:-}" ] || failed=1 ;;
     *) word=FAILED && failed=1 ;;
   esac
-  summary+=("$(printf '%-7s %-8s %s' "$name" "$word" "$(grep -E "$pattern" "$log" | tail -n 1)")")
+  summary+=("$(printf '%-8s %-8s %s' "$name" "$word" "$(grep -E "$pattern" "$log" | tail -n 1)")")
 }
 
 cpp_tests() {
@@ -38,17 +38,35 @@ cpp_tests() {
 }
 
 python_tests() {
-  if [ ! -d tests/python ]; then
-    echo "pytest: SKIPPED, there is no tests/python"
-    return 77
-  fi
   # shellcheck disable=SC2086
-  .venv/bin/python -m pytest ${PYTEST_ARGS:-}
+  .venv/bin/python -m pytest "$@" ${PYTEST_ARGS:-}
+}
+
+# The emulator's tests are a process of their own beside the others, with a cache of its own: two cores have work.
+emulated=tests/python/test_emulated.py
+start_emulated() {
+  FUSEWRIGHT_CACHE_DIR=$PWD/build/test-cache-emulated .venv/bin/python -m pytest "$emulated" >"$logs/emulated-run.log" 2>&1
+  echo $? >"$logs/emulated-status"
+}
+emulated_tests() {
+  cat "$logs/emulated-run.log"
+  return "$(cat "$logs/emulated-status")"
 }
 
 part lint 'lint:' scripts/lint.sh
 part ctest 'tests passed|SKIPPED|No tests' cpp_tests
-part pytest '(passed|failed|error|no tests ran|SKIPPED).*' python_tests
+passed='(passed|failed|error|no tests ran|SKIPPED).*'
+if [ -n "${PYTEST_ARGS:-}" ]; then
+  part pytest "$passed" python_tests
+else
+  rm -rf build/test-cache-emulated
+  start_emulated &
+  emulated_pid=$!
+  part pytest "$passed" python_tests --ignore "$emulated"
+  # Not in a pipe: only the shell that started it can wait for it.
+  wait "$emulated_pid"
+  part emulated "$passed" emulated_tests
+fi
 
 echo "---- summary"
 printf '%s\n' "${summary[@]}"

@@ -20,7 +20,7 @@ constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // wi
 
 // Variants of each kind of kernel: vectors that a thread holds in registers; 0 walks.
 constexpr int pointwise_items = 4, column_items = 8;
-constexpr int row_items[] = {4, 8};
+constexpr int row_items[] = {1, 4, 8};
 
 }  // namespace
 
@@ -58,7 +58,7 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
     bytes = std::max<int64_t>(bytes, size_of(code.operands[static_cast<size_t>(v.operand)].dtype));
   if (bytes > 0) widest_ = static_cast<int>(std::min<int64_t>(8, 16 / bytes));
   std::vector<int> items{pointwise_items};
-  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1]};
+  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1], row_items[2]};
   if (code.nest.kind == LoopNest::Kind::column) items = {0, column_items};
   for (int n : items) {
     variants_.push_back({widest_, n, false});
@@ -159,10 +159,12 @@ void CudaLauncher::plan_rows(Call& c) const {
   c.variant.items = 0;
   if (c.elements == 0)
     c.variant.items = 0;
-  else if (c.elements <= row_items[0] * 256)
+  else if (c.elements < row_items[1])
     c.variant.items = row_items[0];
-  else if (c.elements <= row_items[1] * 512)
+  else if (c.elements <= row_items[1] * 256)
     c.variant.items = row_items[1];
+  else if (c.elements <= row_items[2] * 512)
+    c.variant.items = row_items[2];
   const int64_t rows = c.anchors * c.walked;
   c.split = c.variant.items == 0 && rows < 2 * c.processors;
   if (c.split) {
@@ -176,11 +178,11 @@ void CudaLauncher::plan_rows(Call& c) const {
   c.team = c.variant.items ? power_of_two_from(ceil_div(c.elements, c.variant.items)) : 512;
   c.threads = c.team > 32 ? c.team : 128;  // a team of several warps has the block to itself
   if (!code_.cuda.walked_axes.empty()) {
-    // Enough teams to fill the machine once. With sums on the side every team more costs a buffer.
+    // Enough teams to fill the machine once. With sums on the side every team more costs a buffer, so that it should
+    // have some rows to add up there.
     const bool sides = !code_.cuda.position_side.empty();
-    const int64_t threads = c.processors * (sides ? 256 : 512);
-    const int64_t wanted = ceil_div(threads, c.team * std::max<int64_t>(c.anchors, 1));
-    c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 4) : c.walked, 1));
+    const int64_t wanted = ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1));
+    c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 16) : c.walked, 1));
     c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
     c.parts = ceil_div(c.walked, c.share);
   }
