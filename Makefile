@@ -1,7 +1,7 @@
 # make setup   environment (.venv) and build; complete on a fresh machine
 # make run     the four showcase models through everything
 # make test    lint, C++ tests, Python tests
-# make build   only what changed          make lint / format    layout of the code
+# make build   all that changed           make lint / format    layout of the code
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench
 
@@ -9,18 +9,22 @@
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env build run test lint format bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench
+.PHONY: setup env package build run test lint format bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench
 
-setup: build
+setup: package
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
 
 env:
 	@$(PYTHON) scripts/setup.py
 
+# The tests take longer to build than all the rest, and only `make test` needs them.
+package: env
+	@scripts/build.sh _core
+
 build: env
 	@scripts/build.sh
 
-run: build
+run: package
 	@$(BIN)/python -m fusewright run $(ARGS)
 
 test: build
@@ -32,7 +36,7 @@ lint: env
 format: env
 	@scripts/lint.sh fix
 
-bench: build
+bench: package
 	@$(BIN)/python bench/cpu_chains.py $(ARGS)
 
 gpu-tests gpu-sanitize gpu-ulp gpu-bench:

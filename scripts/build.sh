@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the core, the extension (into python/fusewright) and the C++ tests in build/; only what changed.
+# Builds the core, the extension (into python/fusewright) and the C++ tests in build/, or the targets named; only what changed.
 #   BUILD_TYPE=Debug scripts/build.sh      MAX_JOBS limits the compilers at work
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -16,4 +16,4 @@ if [ "$(cat build/.configured 2>/dev/null)" != "$key" ] || [ ! -f build/build.ni
   cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE="$type" -DPython_EXECUTABLE="$python"
   echo "$key" >build/.configured
 fi
-cmake --build build ${MAX_JOBS:+-j "$MAX_JOBS"}
+cmake --build build ${MAX_JOBS:+-j "$MAX_JOBS"} ${1:+--target "$@"}
