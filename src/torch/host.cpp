@@ -1,13 +1,13 @@
 #include "torch/host.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
 #include <atomic>
 
 #include "torch/stream.h"
 #include "torch/tensors.h"
+#include "torch/threads.h"
 
 namespace fusewright {
 namespace {
@@ -32,7 +32,7 @@ TorchHost::TorchHost(at::Device device)
     : device_(device), gpu_(gpu_of(device)), stream_(device.is_cuda() ? current_stream(device) : nullptr) {}
 
 void TorchHost::parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) {
-  at::parallel_for(0, n, grain, body);
+  parallel_in_torch(n, grain, body);
 }
 
 void TorchHost::allocate(Tensor& t) {

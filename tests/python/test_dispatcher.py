@@ -1,5 +1,7 @@
 """`fusewright::run` as an operator of PyTorch's dispatcher: schema, fake kernel, autograd."""
 
+import time
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -114,3 +116,28 @@ def test_a_result_without_a_gradient_of_its_own():
         return torch.autograd.grad(total.square().sum(), leaves)
 
     torch.testing.assert_close(make_fx(step, tracing_mode="fake")(*tensors)(*tensors), step(*tensors))
+
+
+def test_regions_run_on_pytorchs_threads():
+    """Forward and backward: work is done by other threads than the caller's, and by none with one thread."""
+    x = torch.randn(1 << 22, requires_grad=True)
+    fused = optimize(lambda x: torch.tanh(torch.exp(x * 0.5)) * x, strict=True)
+    threads = torch.get_num_threads()
+
+    def share_of_others(run):
+        run()
+        before = time.process_time(), time.thread_time()
+        for _ in range(5):
+            run()
+        whole, own = time.process_time() - before[0], time.thread_time() - before[1]
+        return (whole - own) / whole
+
+    try:
+        torch.set_num_threads(1)
+        assert share_of_others(lambda: fused(x)) < 0.1
+        torch.set_num_threads(2)
+        assert share_of_others(lambda: fused(x)) > 0.25
+        gradient, y = torch.ones_like(x), fused(x)
+        assert share_of_others(lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)) > 0.25
+    finally:
+        torch.set_num_threads(threads)
