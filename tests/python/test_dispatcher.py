@@ -134,7 +134,7 @@ def test_regions_run_on_pytorchs_threads():
 
     try:
         torch.set_num_threads(1)
-        assert share_of_others(lambda: fused(x)) < 0.1
+        assert share_of_others(lambda: fused(x)) < 0.2
         torch.set_num_threads(2)
         assert share_of_others(lambda: fused(x)) > 0.25
         gradient, y = torch.ones_like(x), fused(x)
