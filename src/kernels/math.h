@@ -1,15 +1,14 @@
 // The scalar mathematics that generated kernels call: one function per operator, named as the operator.
 //
 // Needs prelude.h in front; includes nothing. Polynomials come from fit/minimax.py.
-// Bounds, held by tests/kernels/math_test.cpp: 2 ulp for every input, special values as in C and PyTorch, no
-// flushing of denormals. On CUDA sin, cos, pow, fmod and roundings are the device's own.
-// Float functions have a form of their own on CUDA where the device's approximations (MUFU) or FMNMX.NAN save
-// instructions: a kernel that moves 8 bytes an element at the speed of memory has 27 issue slots for it. The bound next
-// to each is the largest error found with every approximation as wrong as its manual allows, at random or always the
-// same way (tests/kernels/math_device_test.cpp).
-// Straight-line code without tables or calls, so that loops vectorise; sin, cos and fmod of double are the
-// exceptions: they branch to a rare slow path.
-// Flags: -ffp-contract=off -fno-math-errno -fno-trapping-math, never fast-math; NVRTC may fuse products into sums.
+// Bounds, held by tests/kernels/math_test.cpp on the processor: 2 ulp for every input, special values as in C and
+// PyTorch, no flushing of denormals. On CUDA sin, cos, pow, fmod and roundings are the device's own. Float functions
+// have a form of their own on CUDA where the device's approximations (MUFU) or FMNMX.NAN save instructions: a kernel
+// that moves 8 bytes an element at the speed of memory has 27 issue slots for it. The bound next to each is the largest
+// error found with every approximation as wrong as its manual allows, at random or always the same way
+// (tests/kernels/math_device_test.cpp). Straight-line code without tables or calls, so that loops vectorise; sin, cos
+// and fmod of double are the exceptions: they branch to a rare slow path. Flags: -ffp-contract=off -fno-math-errno
+// -fno-trapping-math, never fast-math; NVRTC may fuse products into sums.
 #ifndef FW_KERNELS_MATH_H  // not `#pragma once`, which warns in pasted text
 #define FW_KERNELS_MATH_H
 
@@ -36,7 +35,7 @@ struct ieee<float> {
   static constexpr float min_normal = 0x1p-126f;
   static constexpr float shifter = 0x1.8p23f;  // adding it rounds to an integer, held in the low bits
   static constexpr float log2e = 0x1.715476p+0f, log2e_lo = 0x1.4ae0cp-26f, log2e_less_1 = 0x1.c551dap-2f;
-  static constexpr float ln2 = 0x1.62e43p-1f;
+  static constexpr float ln2 = 0x1.62e43p-1f, ln2_rest = -0x1.05c61p-29f;
   static constexpr float ln2_hi = 0x1.62e4p-1f, ln2_lo = 0x1.7f7d1cp-20f;  // n * ln2_hi is exact
   static constexpr float pio2_hi = 0x1.921fb6p+0f, pio2_lo = -0x1.777a5cp-25f;
   static constexpr float exp_range = 104, exp2_range = 151;     // beyond: 0 and infinity
@@ -311,6 +310,41 @@ FW_FN float rsqrt(float x) {
 }
 #endif
 
+// A number that many are divided by.
+template <class T>
+struct Divisor {
+  T value;
+};
+template <class T>
+FW_FN Divisor<T> divisor_of(T b) {
+  return {b};
+}
+template <class T>
+FW_FN T div(T a, Divisor<T> b) {
+  return a / b.value;
+}
+#if FW_CUDA
+template <>
+struct Divisor<float> {
+  float value, scale, reciprocal;
+};
+// Scaled so that neither the number nor its reciprocal is denormal. Where a numerator leaves the range of float with
+// it, the quotient does too.
+FW_FN Divisor<float> divisor_of(float b) {
+  const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
+  const float y = rcp_approx(b * scale);
+  const float e = mad(-(b * scale), y, 1.0f);
+  return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+}
+// As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
+FW_FN float div(float a, Divisor<float> b) {
+  a *= b.scale;
+  const float q = a * b.reciprocal;
+  const float r = mad(-q, b.value, a);
+  return abs(r) < abs(a) ? mad(r, b.reciprocal, q) : q;
+}
+#endif
+
 // ---------------------------------------------------------------- exponential family
 
 // e^r = 1 + r + r^2 exp_tail(r) for |r| <= ln(2) / 2
@@ -366,7 +400,7 @@ FW_FN T exp(T x) {
 
 #if FW_CUDA
 // 2^n 2^f with |f| <= 1/2. n is clamped to the exponents of normal numbers, by a saturated sum, and f takes what lies
-// beyond: the last product makes denormal results, 0 and infinity. 1.66 ulp, 1.99 above 2^127.5, of which 1.414 are
+// beyond: the last product makes denormal results, 0 and infinity. 2.7 ulp, of which 2.1 are
 // the instruction's.
 FW_FN float exp(float x) {
   constexpr float range = 253, shifter = ieee<float>::shifter + 127;
@@ -389,7 +423,7 @@ FW_FN T exp2(T x) {
   return value_of(exp2_parts(clamp(x, ieee<T>::exp2_range), T(0)));
 }
 #if FW_CUDA
-FW_FN float exp2(float x) {  // 1.414 ulp, the instruction's own, which flushes denormal results
+FW_FN float exp2(float x) {  // 2.1 ulp, the instruction's own, which flushes denormal results
   const bool tiny = x < -125;
   const float y = ex2_approx(tiny ? x + 24 : x);
   return tiny ? y * 0x1p-24f : y;
@@ -472,24 +506,17 @@ FW_FN float tanh(float x) {
   return abs(x) < 0.9f ? small : copysign(large, x);
 }
 
-// 2^f times a power of two, for |f| <= 1/2
-FW_FN float exp2_scaled(float f, float scale) {
-  return poly(f, scale, 0x1.62e43p-1f * scale, 0x1.ebfbdcp-3f * scale, 0x1.c6af7ap-5f * scale, 0x1.3b2ddap-7f * scale,
-              0x1.5f0976p-10f * scale, 0x1.41733ep-13f * scale);
-}
-// p / (s + p) for e^x = p / s, s a power of 2, one residual step. Both are scaled by 2^-25, so that s is normal for
-// every x that matters. A polynomial for p: ex2_approx's error would take the result past 2 ulp. 1.5 ulp.
+// e^-x = 2^t e^d, where d is what rounding t took away; one residual step for the reciprocal, which takes d in. What is
+// below the normal numbers becomes 0. 5.1 ulp, of which 4.2 are ex2_approx's, where its result is just above a power
+// of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
-  constexpr float shifter = ieee<float>::shifter + 127 - 25;
-  x = min_or_nan(max_or_nan(x, -104.5f), 70.0f);
-  const float t = mad(x, -ieee<float>::log2e, shifter);
-  const float n = t - shifter;
-  const float f = mad(x, ieee<float>::log2e_lo, mad(x, ieee<float>::log2e, n));
-  const float p = exp2_scaled(f, 0x1p-25f);
-  const float s = float_of(bits_of(t) << 23);
-  const float y = rcp_approx(s + p);
-  const float q = p * y;
-  return mad(mad(-q, p, mad(-q, s, p)), y, q);
+  const float c = min_or_nan(max_or_nan(x, -88.5f), 88.5f);  // 2^t is finite
+  const float t = c * -ieee<float>::log2e;
+  const float d = mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -c));
+  const float e = ex2_approx(t);
+  const float y = rcp_approx(1 + e);
+  const float rest = 1 - y;
+  return mad(y, mad(-rest, d, mad(-y, e, rest)), y);
 }
 #endif
 

@@ -29,6 +29,10 @@ void launch(void* kernel, const std::string& name, int device, LaunchShape shape
   Runtime::instance().launch(kernel, name, device, shape, arguments, stream);
 }
 
+int resident_blocks(void* kernel, int device, LaunchShape shape) {
+  return Runtime::instance().resident_blocks(kernel, device, shape);
+}
+
 bool is_capturing(void* stream) { return Runtime::instance().is_capturing(stream); }
 
 }  // namespace fusewright::cuda

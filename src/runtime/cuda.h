@@ -64,6 +64,9 @@ struct LaunchShape {
 // kernel, the shape and the driver's own words.
 void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments, void* stream);
 
+// Blocks of this shape that a processor of the device works on at a time: 0 if one does not fit.
+int resident_blocks(void* kernel, int device, LaunchShape shape);
+
 // A CUDA graph is being recorded on the stream (for the default stream: on one that waits for it, and so may not be
 // used).
 bool is_capturing(void* stream);

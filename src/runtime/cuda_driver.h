@@ -26,29 +26,30 @@ using CUstream = struct CUstream_st*;
 // it is first launched there, where an out-of-memory comes too late to choose another way and a recording of a CUDA
 // graph is broken by it. A module for each device is loaded by Module::kernel, ahead of all that (under lazy loading,
 // the driver's default, cuModuleGetFunction loads the kernel).
-#define FUSEWRIGHT_CUDA_FUNCTIONS(X)                                                                             \
-  X(cuGetErrorName, (CUresult error, const char** name))                                                         \
-  X(cuGetErrorString, (CUresult error, const char** text))                                                       \
-  X(cuDriverGetVersion, (int* version))                                                                          \
-  X(cuInit, (unsigned flags))                                                                                    \
-  X(cuDeviceGetCount, (int* count))                                                                              \
-  X(cuDeviceGet, (CUdevice * device, int index))                                                                 \
-  X(cuDeviceGetName, (char* name, int size, CUdevice device))                                                    \
-  X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                                          \
-  X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                            \
-  X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                                             \
-  X(cuCtxGetCurrent, (CUcontext * context))                                                                      \
-  X(cuCtxPushCurrent_v2, (CUcontext context))                                                                    \
-  X(cuCtxPopCurrent_v2, (CUcontext * context))                                                                   \
-  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                              \
-  X(cuModuleLoadData, (CUmodule * module, const void* image))                                                    \
-  X(cuModuleUnload, (CUmodule module))                                                                           \
-  X(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name))                             \
-  X(cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                                        \
-  X(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                                         \
-  X(cuLaunchKernel,                                                                                              \
-    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
-     unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                 \
+#define FUSEWRIGHT_CUDA_FUNCTIONS(X)                                                                                   \
+  X(cuGetErrorName, (CUresult error, const char** name))                                                               \
+  X(cuGetErrorString, (CUresult error, const char** text))                                                             \
+  X(cuDriverGetVersion, (int* version))                                                                                \
+  X(cuInit, (unsigned flags))                                                                                          \
+  X(cuDeviceGetCount, (int* count))                                                                                    \
+  X(cuDeviceGet, (CUdevice * device, int index))                                                                       \
+  X(cuDeviceGetName, (char* name, int size, CUdevice device))                                                          \
+  X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                                                \
+  X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                                  \
+  X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                                                   \
+  X(cuCtxGetCurrent, (CUcontext * context))                                                                            \
+  X(cuCtxPushCurrent_v2, (CUcontext context))                                                                          \
+  X(cuCtxPopCurrent_v2, (CUcontext * context))                                                                         \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                    \
+  X(cuModuleLoadData, (CUmodule * module, const void* image))                                                          \
+  X(cuModuleUnload, (CUmodule module))                                                                                 \
+  X(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name))                                   \
+  X(cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                                              \
+  X(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                                               \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int* blocks, CUfunction function, int threads, size_t shared_bytes)) \
+  X(cuLaunchKernel,                                                                                                    \
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,       \
+     unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                       \
   X(cuStreamIsCapturing, (CUstream stream, int* status))
 
 // The values of CUDA's enums that we use.

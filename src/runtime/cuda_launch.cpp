@@ -18,10 +18,6 @@ uint32_t bits(int64_t power) { return static_cast<uint32_t>(std::countr_zero(sta
 
 constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // with room for the last block's excess
 
-// Variants of each kind of kernel: vectors that a thread holds in registers; 0 walks.
-constexpr int pointwise_items = 4, column_items = 8;
-constexpr int row_items[] = {1, 4, 8};
-
 }  // namespace
 
 // One call: the variant, the shape of its launches, and the arguments that follow from them.
@@ -29,11 +25,12 @@ struct CudaLauncher::Call {
   Geometry g;
   Variant variant{1, 1, false};
   int device = 0;
-  int64_t processors = 1;
+  int64_t processors = 1, shared_limit = 0;
   int64_t threads = 256, team = 1, lanes = 1;
+  int64_t partial_lanes = 1;  // of the launch that leaves partial sums
   int64_t blocks = 1;
   bool split = false;
-  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, splits = 1, piece = 1;
+  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
   int64_t line = 1, tiles = 1;
   int64_t total_parts = 1, side_blocks = 1;
   std::vector<int64_t> side_strides, total_strides;
@@ -57,9 +54,8 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   for (const CudaCode::Vector& v : code.cuda.vectors)
     bytes = std::max<int64_t>(bytes, size_of(code.operands[static_cast<size_t>(v.operand)].dtype));
   if (bytes > 0) widest_ = static_cast<int>(std::min<int64_t>(8, 16 / bytes));
-  std::vector<int> items{pointwise_items};
-  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1], row_items[2]};
-  if (code.nest.kind == LoopNest::Kind::column) items = {0, column_items};
+  std::vector<int> items = code.cuda.items;
+  if (code.nest.kind != LoopNest::Kind::pointwise) items.push_back(0);
   for (int n : items) {
     variants_.push_back({widest_, n, false});
     if (widest_ > 1) variants_.push_back({1, n, false});
@@ -96,6 +92,17 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
     loaded_->modules[variants_[i]] = std::move(modules[i]);
   }
   loaded_->architecture = cuda::device(device).architecture;
+}
+
+int CudaLauncher::resident_blocks(const Call& c) const {
+  const uint32_t shared = slot_bytes(c) + ahead_bytes(c);
+  const auto key = std::make_tuple(c.variant, c.device, c.threads, shared);
+  const std::shared_ptr<cuda::Module> kernels = module(c.variant);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  const auto known = loaded_->resident.find(key);
+  if (known != loaded_->resident.end()) return known->second;
+  const cuda::LaunchShape shape{1, static_cast<uint32_t>(c.threads), shared};
+  return loaded_->resident[key] = cuda::resident_blocks(kernels->kernel(code_.name, c.device), c.device, shape);
 }
 
 std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
@@ -136,84 +143,113 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
 
 // A team takes a stretch of a line, several lines to a block where they are short.
 void CudaLauncher::plan_pointwise(Call& c) const {
-  const int64_t items = c.variant.items = pointwise_items;
+  const int64_t items = c.variant.items = code_.cuda.items[0];
   c.anchors = c.g.extent(code_.nest.reduced);
   c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, items)));
   c.tiles = ceil_div(c.line, items * c.team);
   c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
 }
 
+// A thread's vectors that are asked for ahead: fw::ahead_bytes of each of them, for every item and row.
+uint32_t CudaLauncher::ahead_bytes(const Call& c) const {
+  if (c.variant.items == 0) return 0;
+  int64_t bytes = 0;
+  for (int operand : code_.cuda.ahead) {
+    const int64_t vector = c.variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
+    if (vector == 4 || vector == 8 || vector == 16) bytes += vector;
+  }
+  return static_cast<uint32_t>(bytes * c.threads * std::max(c.variant.items, 4));  // items * fw::DEPTH
+}
+
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+uint32_t CudaLauncher::slot_bytes(const Call& c) const {
+  if (c.team * c.lanes <= 32) return 0;
+  const int64_t width = code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1;
+  int64_t largest = 16;
+  for (const std::vector<int64_t>& sums : c.sums(code_))
+    largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
+  largest = ceil_div(largest, 16) * 16;
+  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  return static_cast<uint32_t>(largest * slots);
+}
+
+// The rows of each anchor, shared out to as many teams as can work at a time.
+void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts) const {
+  const int64_t blocks = c.processors * std::max(resident_blocks(c), 1);
+  const int64_t wanted = ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1));
+  c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
+  c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
+  c.parts = ceil_div(c.walked, c.share);
+  c.blocks = ceil_div(anchors * c.parts, c.teams_in_block());
+}
+
 // Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
 void CudaLauncher::split_elements(Call& c, int64_t rows) const {
-  const int64_t most = c.elements / (8 * c.team);
+  constexpr int64_t most_splits = 256;
+  const int64_t most = std::min(most_splits, c.elements / (8 * c.team));
   c.splits =
       std::clamp<int64_t>(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), 1, std::max<int64_t>(most, 1));
   c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
   c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
+  c.rows = rows;
+  c.blocks = rows * c.splits;
 }
 
 void CudaLauncher::plan_rows(Call& c) const {
   c.anchors = c.g.extent(code_.cuda.anchor_axes);
   c.walked = c.g.extent(code_.cuda.walked_axes);
   c.elements = c.g.extent(code_.nest.reduced) * c.line;
-  c.variant.items = 0;
-  if (c.elements == 0)
+  // In registers, if a block can hold a row. A team of several warps has the block to itself.
+  const std::vector<int>& items = code_.cuda.items;
+  const size_t choice = c.elements < items[1] ? 0 : c.elements <= items[1] * 256 ? 1 : 2;
+  c.variant.items = items[choice];
+  c.team = power_of_two_from(ceil_div(c.elements, c.variant.items));
+  c.threads = c.team > 32 ? c.team : 128;
+  if (c.elements == 0 || c.team > 512 || slot_bytes(c) + ahead_bytes(c) > c.shared_limit) {
     c.variant.items = 0;
-  else if (c.elements < row_items[1])
-    c.variant.items = row_items[0];
-  else if (c.elements <= row_items[1] * 256)
-    c.variant.items = row_items[1];
-  else if (c.elements <= row_items[2] * 512)
-    c.variant.items = row_items[2];
+    c.team = c.threads = 512;
+  }
   const int64_t rows = c.anchors * c.walked;
   c.split = c.variant.items == 0 && rows < 2 * c.processors;
   if (c.split) {
     c.threads = c.team = 256;
     split_elements(c, rows);
-    c.blocks = rows * c.splits;
     c.parts = c.walked;
     c.total_parts = c.walked * c.splits;
     return;
   }
-  c.team = c.variant.items ? power_of_two_from(ceil_div(c.elements, c.variant.items)) : 512;
-  c.threads = c.team > 32 ? c.team : 128;  // a team of several warps has the block to itself
-  if (!code_.cuda.walked_axes.empty()) {
-    // Enough teams to fill the machine once. With sums on the side every team more costs a buffer, so that it should
-    // have some rows to add up there.
-    const bool sides = !code_.cuda.position_side.empty();
-    const int64_t wanted = ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1));
-    c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 16) : c.walked, 1));
-    c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
-    c.parts = ceil_div(c.walked, c.share);
-  }
+  // With sums on the side every team more costs a buffer, so that it should have some rows to add up there.
+  share_rows(c, c.anchors, code_.cuda.position_side.empty() ? c.walked : ceil_div(c.walked, 16));
   c.total_parts = c.parts;
-  c.blocks = ceil_div(c.anchors * c.parts, c.teams_in_block());
 }
 
 void CudaLauncher::plan_columns(Call& c) const {
   c.anchors = c.g.extent(code_.cuda.anchor_axes);
   c.elements = c.g.extent(code_.nest.reduced);
-  // In registers, if a block can hold all rows of a few neighbouring columns.
   const int64_t columns = power_of_two_from(c.line);
-  c.team = power_of_two_from(ceil_div(c.elements, column_items));
-  if (c.team <= 128 && c.elements > 0) {
-    c.variant.items = column_items;
-    c.threads = std::clamp<int64_t>(c.team * (code_.cuda.moving_loads > 1 ? 2 : 4), 256, 512);
-    c.lanes = std::min({columns, c.threads / c.team, int64_t{32}});
-    c.team = c.threads / c.lanes;
-    c.tiles = ceil_div(c.line, c.lanes);
-    c.blocks = c.anchors * c.tiles;
-    if (c.blocks * 2 >= c.processors || c.elements <= 64) return;
+  // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
+  c.variant.items = code_.cuda.items[0];
+  c.team = power_of_two_from(ceil_div(c.elements, c.variant.items));
+  c.threads = std::clamp<int64_t>(c.team * 4, 256, 512);
+  c.lanes = std::max<int64_t>(std::min({columns, c.threads / c.team, int64_t{32}}), 1);
+  c.team = c.threads / c.lanes;
+  c.tiles = ceil_div(c.line, c.lanes);
+  c.walked = c.anchors * c.tiles;
+  const bool sector = c.lanes * c.variant.vector >= 8 || c.lanes == columns;
+  const bool fits = c.team * c.variant.items >= c.elements && slot_bytes(c) + ahead_bytes(c) <= c.shared_limit;
+  const bool enough = c.walked * 2 >= c.processors || c.elements <= 64;
+  if (c.elements > 0 && sector && fits && enough) {
+    share_rows(c, 1, c.walked);
+    return;
   }
   c.variant.items = 0;
   c.threads = 256;
   c.lanes = std::min<int64_t>(columns, 32);
   c.team = c.threads / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
-  const int64_t blocks = c.anchors * c.tiles;
-  split_elements(c, blocks);
+  c.walked = c.parts = c.anchors * c.tiles;
+  split_elements(c, c.walked);
   c.split = c.splits > 1;
-  c.blocks = blocks * c.splits;
 }
 
 // Buffers for partial sums and for sums on the side.
@@ -233,8 +269,7 @@ void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers)
     int64_t bytes = 0;
     for (int64_t size : sums) bytes = ceil_div(bytes, size) * size + size * width;
     bytes = std::max<int64_t>(ceil_div(bytes, 16) * 16, 16);
-    const int64_t rows = c.anchors * c.walked * (code_.nest.kind == LoopNest::Kind::column ? c.tiles : 1);
-    c.partial.push_back(c.split && !sums.empty() ? allocate(rows * c.splits * c.lanes * bytes) : nullptr);
+    c.partial.push_back(c.split && !sums.empty() ? allocate(c.rows * c.splits * c.lanes * bytes) : nullptr);
   }
   if (code_.cuda.position_side.empty()) return;
   c.side_strides.assign(c.g.axes, 0);
@@ -294,14 +329,16 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
   for (void* partial : c.partial) put(partial);
   if (c.partial.empty()) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.splits, c.piece, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
                         c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
-  for (int64_t n : {c.line, c.tiles, c.anchors, c.splits}) divider(n);
+  for (int64_t n : {c.line, c.tiles, c.anchors, c.rows}) divider(n);
   put(bits(c.team));
   put(bits(c.lanes));
+  put(bits(c.partial_lanes));
+  put(slot_bytes(c));
   while (bytes.size() % 8 != 0) bytes.push_back(0);
   return bytes;
 }
@@ -313,17 +350,7 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   cuda::LaunchShape shape;
   shape.blocks = static_cast<uint32_t>(blocks);
   shape.threads = static_cast<uint32_t>(c.threads);
-  // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
-  if (c.team * c.lanes > 32) {
-    int64_t largest = 16;
-    for (const std::vector<int64_t>& sums : c.sums(code_))
-      largest =
-          std::max(largest, static_cast<int64_t>(sums.size()) * 8 *
-                                (c.lanes > 1 || code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1));
-    largest = ceil_div(largest, 16) * 16;
-    const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
-    shape.shared_bytes = static_cast<uint32_t>(largest * slots);
-  }
+  shape.shared_bytes = slot_bytes(c) + ahead_bytes(c);
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
@@ -333,6 +360,7 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
   c.g = geometry_.bind(operands, symbols);
   c.device = host.device();
   c.processors = cuda::device(c.device).multiprocessors;
+  c.shared_limit = cuda::device(c.device).shared_bytes;
   const LoopNest& nest = code_.nest;
   const bool column = nest.kind == LoopNest::Kind::column, pointwise = nest.kind == LoopNest::Kind::pointwise;
   std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
@@ -352,34 +380,48 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
   else
     plan_rows(c);
 
+  c.partial_lanes = c.lanes;
+
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);
   add_memory(host, c, pointers);
   const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
-  std::vector<char> args = pack(c, pointers, operands, numbers);
+  auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
+    launch(host, call, entry, blocks, pack(call, pointers, operands, numbers));
+  };
   if (!c.split) {
-    launch(host, c, code_.name, c.blocks, args);
+    start(c, code_.name, c.blocks);
   } else {
     const CudaCode::Walking& walking = code_.cuda.walking;
     auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
+    Call merge = c;  // the same sums, by more threads
+    merge.lanes = std::min<int64_t>(c.lanes, 4);
+    merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
-      launch(host, c, entry("_phase", p), c.blocks, args);
-      if (c.merged(static_cast<size_t>(p))) launch(host, c, entry("_merge", p), c.blocks / c.splits, args);
+      start(c, entry("_phase", p), c.blocks);
+      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
-    if (walking.final_phase) launch(host, c, entry("_phase", walking.stages), c.blocks / c.splits, args);
+    if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
   if (code_.cuda.position_side.empty()) return;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
-  int64_t outputs = 1;
-  for (size_t o = 0; o < code_.operands.size(); ++o)
-    if (code_.operands[o].side) outputs = std::max(outputs, operands[o]->elements());
+  int64_t outputs = 1, terms = 1;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
+    const bool position = code_.cuda.position_side[side++];
+    const int64_t parts = position ? c.parts * c.elements * c.variant.vector : c.total_parts;
+    outputs = std::max(outputs, results);
+    terms = std::max(terms, parts * c.anchors / results);
+  }
+  const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
-  c.threads = 256;
-  c.lanes = std::min<int64_t>(32, power_of_two_from(outputs));
-  c.team = c.threads / c.lanes;
+  c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
+  c.team = std::max(team, 32 / c.lanes);
+  c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);
-  args = pack(c, pointers, operands, numbers);
-  launch(host, c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()), args);
+  start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
 }
 
 }  // namespace fusewright

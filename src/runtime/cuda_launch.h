@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "codegen/kernel_code.h"
@@ -39,9 +40,13 @@ class CudaLauncher {
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const;
   bool needs_wide(const Geometry& g) const;
   void plan_pointwise(Call& call) const;
-  void split_elements(Call& call, int64_t rows) const;
   void plan_rows(Call& call) const;
   void plan_columns(Call& call) const;
+  void split_elements(Call& call, int64_t rows) const;
+  void share_rows(Call& call, int64_t anchors, int64_t most_parts) const;
+  uint32_t ahead_bytes(const Call& call) const;
+  uint32_t slot_bytes(const Call& call) const;
+  int resident_blocks(const Call& call) const;
   void add_memory(Host& host, Call& call, std::vector<void*>& pointers) const;
   std::vector<char> pack(const Call& call, const std::vector<void*>& pointers,
                          const std::vector<const Tensor*>& operands, const std::vector<double>& numbers) const;
@@ -56,6 +61,7 @@ class CudaLauncher {
   struct Loaded {
     std::mutex mutex;  // for variants with wide offsets, which are compiled when a tensor needs them
     std::map<Variant, std::shared_ptr<cuda::Module>> modules;
+    std::map<std::tuple<Variant, int, int64_t, uint32_t>, int> resident;  // blocks, by device, threads, shared memory
     cuda::Architecture architecture;
   };
   std::shared_ptr<Loaded> loaded_ = std::make_shared<Loaded>();

@@ -48,6 +48,7 @@ class Runtime {
 
   void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,
               void* stream);
+  int resident_blocks(void* kernel, int device, LaunchShape shape);
   bool is_capturing(void* stream);
 
  private:

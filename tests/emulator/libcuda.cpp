@@ -233,6 +233,14 @@ FWEMU_EXPORT CUresult cuFuncSetAttribute(CUfunction function, int attribute, int
   return CUDA_SUCCESS;
 }
 
+// By threads and shared memory alone: the emulator knows nothing of registers.
+FWEMU_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads,
+                                                                  size_t shared_bytes) {
+  const auto fit = static_cast<int>(shared_per_block / std::max<size_t>(shared_bytes, 1));
+  *blocks = std::min(2048 / threads, fit);
+  return CUDA_SUCCESS;
+}
+
 FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                                      CUstream, void** parameters, void** extra) {

@@ -217,6 +217,13 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   return result;
 }
 
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t) {
+  const CUcontext context = current();
+  if (context == nullptr || context->device != function->device) return misuse(CUDA_ERROR_INVALID_CONTEXT);
+  *blocks = 2048 / threads;
+  return enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters,
                         void** extra) {
