@@ -14,6 +14,7 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_of_two_from(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
+int64_t scaled(int64_t n, int scale) { return scale < 0 ? std::max<int64_t>(n >> -scale, 1) : n << scale; }
 uint32_t bits(int64_t power) { return static_cast<uint32_t>(std::countr_zero(static_cast<uint64_t>(power))); }
 
 constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // with room for the last block's excess
@@ -24,18 +25,25 @@ constexpr int row_items[] = {1, 4, 8};
 
 }  // namespace
 
-// One call: the variant, the shape of its launches, and the arguments that follow from them.
-struct CudaLauncher::Call {
-  Geometry g;
+// All that follows from a choice.
+struct CudaLauncher::Shape {
   Variant variant{1, 1, false};
-  int device = 0;
-  int64_t processors = 1;
   int64_t threads = 256, team = 1, lanes = 1;
   int64_t blocks = 1;
   bool split = false;
   int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, splits = 1, piece = 1;
   int64_t line = 1, tiles = 1;
   int64_t total_parts = 1, side_blocks = 1;
+  bool operator==(const Shape&) const = default;
+};
+
+// One call: its tensors, the shape of its launches, and the arguments that follow from them.
+struct CudaLauncher::Call : Shape {
+  Geometry g;
+  int device = 0;
+  int64_t processors = 1;
+  int widest = 1;  // elements in the largest vector that these tensors allow
+  bool wide = false;
   std::vector<int64_t> side_strides, total_strides;
   std::vector<void*> partial;
   std::vector<Tensor> memory;
@@ -134,54 +142,129 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
   return points >= narrow_limit;
 }
 
+CudaLauncher::Call CudaLauncher::bind(Host& host, const std::vector<const Tensor*>& operands,
+                                      const int64_t* symbols) const {
+  Call c;
+  c.g = geometry_.bind(operands, symbols);
+  c.device = host.device();
+  c.processors = cuda::device(c.device).multiprocessors;
+  const LoopNest& nest = code_.nest;
+  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
+  if (nest.inner >= 0) (nest.kind == LoopNest::Kind::column ? anchors : lines).push_back(nest.inner);
+  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
+  if (nest.kind != LoopNest::Kind::pointwise) {
+    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
+    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
+  }
+  c.widest = vectors_fit(c.g, operands) ? widest_ : 1;
+  c.wide = needs_wide(c.g);
+  return c;
+}
+
+// Forgets the shape, and counts again in vectors of this width.
+void CudaLauncher::set_vector(Call& c, int vector) const {
+  static_cast<Shape&>(c) = {};
+  c.variant.vector = vector;
+  c.variant.wide = c.wide;
+  c.line = code_.nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(code_.nest.inner)] / vector;
+  if (code_.nest.kind == LoopNest::Kind::pointwise) {
+    c.anchors = c.g.extent(code_.nest.reduced);
+    return;
+  }
+  c.anchors = c.g.extent(code_.cuda.anchor_axes);
+  c.walked = c.g.extent(code_.cuda.walked_axes);
+  c.elements = c.g.extent(code_.nest.reduced) * (code_.nest.kind == LoopNest::Kind::column ? 1 : c.line);
+}
+
+LaunchChoice CudaLauncher::rule(Call& c, int vector) const {
+  set_vector(c, vector);
+  LaunchChoice choice{.vector = vector, .items = pointwise_items};
+  if (code_.nest.kind == LoopNest::Kind::row) choice = rule_rows(c);
+  if (code_.nest.kind == LoopNest::Kind::column) choice = rule_columns(c);
+  return choice;
+}
+
+LaunchChoice CudaLauncher::rule_rows(Call& c) const {
+  LaunchChoice choice{.vector = c.variant.vector, .threads = 128};
+  if (c.elements == 0)
+    choice.items = 0;
+  else if (c.elements < row_items[1])
+    choice.items = row_items[0];
+  else if (c.elements <= row_items[1] * 256)
+    choice.items = row_items[1];
+  else if (c.elements <= row_items[2] * 512)
+    choice.items = row_items[2];
+  if (choice.items != 0) return choice;
+  choice.split = c.anchors * c.walked < 2 * c.processors;
+  choice.threads = choice.split ? 256 : 512;
+  return choice;
+}
+
+LaunchChoice CudaLauncher::rule_columns(Call& c) const {
+  LaunchChoice choice{.vector = c.variant.vector, .lanes = 32};
+  // In registers, if a block can hold all rows of a few neighbouring columns.
+  const int64_t team = power_of_two_from(ceil_div(c.elements, column_items));
+  if (team <= 128 && c.elements > 0) {
+    choice.items = column_items;
+    choice.threads = static_cast<int>(std::clamp<int64_t>(team * (code_.cuda.moving_loads > 1 ? 2 : 4), 256, 512));
+    plan_columns(c, choice);
+    if (c.blocks * 2 >= c.processors || c.elements <= 64) return choice;
+  }
+  choice.items = 0;
+  choice.threads = 256;
+  choice.split = 1;
+  return choice;
+}
+
+bool CudaLauncher::plan(Call& c, const LaunchChoice& choice) const {
+  if (choice.vector > c.widest) return false;
+  set_vector(c, choice.vector);
+  c.variant.items = choice.items;
+  c.threads = choice.threads;
+  if (code_.nest.kind == LoopNest::Kind::pointwise)
+    plan_pointwise(c, choice);
+  else if (code_.nest.kind == LoopNest::Kind::column)
+    plan_columns(c, choice);
+  else
+    plan_rows(c, choice);
+  return possible(c);
+}
+
 // A team takes a stretch of a line, several lines to a block where they are short.
-void CudaLauncher::plan_pointwise(Call& c) const {
-  const int64_t items = c.variant.items = pointwise_items;
-  c.anchors = c.g.extent(code_.nest.reduced);
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, items)));
-  c.tiles = ceil_div(c.line, items * c.team);
+void CudaLauncher::plan_pointwise(Call& c, const LaunchChoice& choice) const {
+  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
+  c.tiles = ceil_div(c.line, choice.items * c.team);
   c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
 }
 
 // Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
-void CudaLauncher::split_elements(Call& c, int64_t rows) const {
+void CudaLauncher::split_elements(Call& c, int64_t rows, int scale) const {
   const int64_t most = c.elements / (8 * c.team);
-  c.splits =
-      std::clamp<int64_t>(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), 1, std::max<int64_t>(most, 1));
+  const int64_t wanted = scaled(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), scale);
+  c.splits = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
   c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
   c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
 }
 
-void CudaLauncher::plan_rows(Call& c) const {
-  c.anchors = c.g.extent(code_.cuda.anchor_axes);
-  c.walked = c.g.extent(code_.cuda.walked_axes);
-  c.elements = c.g.extent(code_.nest.reduced) * c.line;
-  c.variant.items = 0;
-  if (c.elements == 0)
-    c.variant.items = 0;
-  else if (c.elements < row_items[1])
-    c.variant.items = row_items[0];
-  else if (c.elements <= row_items[1] * 256)
-    c.variant.items = row_items[1];
-  else if (c.elements <= row_items[2] * 512)
-    c.variant.items = row_items[2];
+void CudaLauncher::plan_rows(Call& c, const LaunchChoice& choice) const {
   const int64_t rows = c.anchors * c.walked;
-  c.split = c.variant.items == 0 && rows < 2 * c.processors;
+  c.split = choice.split;
   if (c.split) {
-    c.threads = c.team = 256;
-    split_elements(c, rows);
+    c.team = c.threads;
+    split_elements(c, rows, choice.scale);
     c.blocks = rows * c.splits;
     c.parts = c.walked;
     c.total_parts = c.walked * c.splits;
     return;
   }
-  c.team = c.variant.items ? power_of_two_from(ceil_div(c.elements, c.variant.items)) : 512;
-  c.threads = c.team > 32 ? c.team : 128;  // a team of several warps has the block to itself
+  c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
+  if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
   if (!code_.cuda.walked_axes.empty()) {
     // Enough teams to fill the machine once. With sums on the side every team more costs a buffer, so that it should
     // have some rows to add up there.
     const bool sides = !code_.cuda.position_side.empty();
-    const int64_t wanted = ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1));
+    const int64_t wanted =
+        scaled(ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1)), choice.scale);
     c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 16) : c.walked, 1));
     c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
     c.parts = ceil_div(c.walked, c.share);
@@ -190,30 +273,38 @@ void CudaLauncher::plan_rows(Call& c) const {
   c.blocks = ceil_div(c.anchors * c.parts, c.teams_in_block());
 }
 
-void CudaLauncher::plan_columns(Call& c) const {
-  c.anchors = c.g.extent(code_.cuda.anchor_axes);
-  c.elements = c.g.extent(code_.nest.reduced);
-  // In registers, if a block can hold all rows of a few neighbouring columns.
+void CudaLauncher::plan_columns(Call& c, const LaunchChoice& choice) const {
+  c.threads = choice.threads;
   const int64_t columns = power_of_two_from(c.line);
-  c.team = power_of_two_from(ceil_div(c.elements, column_items));
-  if (c.team <= 128 && c.elements > 0) {
-    c.variant.items = column_items;
-    c.threads = std::clamp<int64_t>(c.team * (code_.cuda.moving_loads > 1 ? 2 : 4), 256, 512);
-    c.lanes = std::min({columns, c.threads / c.team, int64_t{32}});
-    c.team = c.threads / c.lanes;
-    c.tiles = ceil_div(c.line, c.lanes);
-    c.blocks = c.anchors * c.tiles;
-    if (c.blocks * 2 >= c.processors || c.elements <= 64) return;
+  c.lanes = std::min<int64_t>(columns, choice.lanes);
+  if (choice.items != 0) {
+    const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
   }
-  c.variant.items = 0;
-  c.threads = 256;
-  c.lanes = std::min<int64_t>(columns, 32);
   c.team = c.threads / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
   const int64_t blocks = c.anchors * c.tiles;
-  split_elements(c, blocks);
+  if (choice.split) split_elements(c, blocks, choice.scale);
   c.split = c.splits > 1;
   c.blocks = blocks * c.splits;
+}
+
+// What the kernels' texts take for granted: all refusals of a choice stand here.
+bool CudaLauncher::possible(const Call& c) const {
+  const bool pointwise = code_.nest.kind == LoopNest::Kind::pointwise, row = code_.nest.kind == LoopNest::Kind::row;
+  const int64_t span = c.team * c.lanes;
+  const Variant narrow{c.variant.vector, c.variant.items, false};
+  if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
+  // __launch_bounds__ of the entries
+  const int64_t most = pointwise || c.split || (row && c.variant.items == row_items[1]) ? 256 : 512;
+  if (c.threads < 32 || c.threads > most || !std::has_single_bit(static_cast<uint64_t>(c.threads))) return false;
+  if (c.team < 1 || c.lanes > 32 || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (pointwise) return true;
+  // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
+  if ((span > 32 || c.split) && span != c.threads) return false;
+  if (c.split && c.variant.items != 0) return false;
+  if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
+  return shared_bytes(c) <= cuda::device(c.device).shared_bytes;
 }
 
 // Buffers for partial sums and for sums on the side.
@@ -306,6 +397,18 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
   return bytes;
 }
 
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+int64_t CudaLauncher::shared_bytes(const Call& c) const {
+  if (c.team * c.lanes <= 32) return 0;
+  int64_t largest = 16;
+  for (const std::vector<int64_t>& sums : c.sums(code_))
+    largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 *
+                                    (c.lanes > 1 || code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1));
+  largest = ceil_div(largest, 16) * 16;
+  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  return largest * slots;
+}
+
 void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, int64_t blocks,
                           const std::vector<char>& args) const {
   if (blocks == 0) return;
@@ -313,44 +416,14 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   cuda::LaunchShape shape;
   shape.blocks = static_cast<uint32_t>(blocks);
   shape.threads = static_cast<uint32_t>(c.threads);
-  // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
-  if (c.team * c.lanes > 32) {
-    int64_t largest = 16;
-    for (const std::vector<int64_t>& sums : c.sums(code_))
-      largest =
-          std::max(largest, static_cast<int64_t>(sums.size()) * 8 *
-                                (c.lanes > 1 || code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1));
-    largest = ceil_div(largest, 16) * 16;
-    const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
-    shape.shared_bytes = static_cast<uint32_t>(largest * slots);
-  }
+  shape.shared_bytes = static_cast<uint32_t>(shared_bytes(c));
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                        const std::vector<double>& scalars) const {
-  Call c;
-  c.g = geometry_.bind(operands, symbols);
-  c.device = host.device();
-  c.processors = cuda::device(c.device).multiprocessors;
-  const LoopNest& nest = code_.nest;
-  const bool column = nest.kind == LoopNest::Kind::column, pointwise = nest.kind == LoopNest::Kind::pointwise;
-  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
-  if (nest.inner >= 0) (column ? anchors : lines).push_back(nest.inner);
-  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
-  if (!pointwise) {
-    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
-    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
-  }
-  c.variant.vector = vectors_fit(c.g, operands) ? widest_ : 1;
-  c.variant.wide = needs_wide(c.g);
-  c.line = nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(nest.inner)] / c.variant.vector;
-  if (pointwise)
-    plan_pointwise(c);
-  else if (column)
-    plan_columns(c);
-  else
-    plan_rows(c);
+  Call c = bind(host, operands, symbols);
+  plan(c, rule(c, c.widest));  // possible for all sizes that launch() does not refuse
 
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);

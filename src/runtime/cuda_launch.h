@@ -12,6 +12,17 @@
 
 namespace fusewright {
 
+// What a launch may choose; all else follows from it and from the sizes of the call.
+struct LaunchChoice {
+  int32_t vector = 1;     // elements that a thread reads at once
+  int32_t items = 0;      // vectors that it holds in registers; 0: it walks over them
+  int32_t threads = 256;  // in a block; a row in registers that needs more than a warp has as many as it needs
+  int32_t lanes = 1;      // neighbouring columns side by side, at most
+  int32_t split = 0;      // several blocks may share a row
+  int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
+  bool operator==(const LaunchChoice&) const = default;
+};
+
 // Puts a generated CUDA kernel on the host's stream: chooses the variant and the shape of the launch for the tensors
 // of the call, by rules that depend on sizes alone, so that results are the same from run to run.
 class CudaLauncher {
@@ -32,16 +43,27 @@ class CudaLauncher {
     bool wide;
     auto operator<=>(const Variant&) const = default;
   };
+  struct Shape;
   struct Call;
   std::string source(const Variant& variant) const;
   std::vector<std::string> entries(const Variant& variant) const;
   std::shared_ptr<cuda::Module> module(const Variant& variant) const;
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const;
   bool needs_wide(const Geometry& g) const;
-  void plan_pointwise(Call& call) const;
-  void split_elements(Call& call, int64_t rows) const;
-  void plan_rows(Call& call) const;
-  void plan_columns(Call& call) const;
+  Call bind(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
+  void set_vector(Call& call, int vector) const;
+  // By rule, for vectors of a width.
+  LaunchChoice rule(Call& call, int vector) const;
+  LaunchChoice rule_rows(Call& call) const;
+  LaunchChoice rule_columns(Call& call) const;
+  // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
+  bool plan(Call& call, const LaunchChoice& choice) const;
+  void plan_pointwise(Call& call, const LaunchChoice& choice) const;
+  void split_elements(Call& call, int64_t rows, int scale) const;
+  void plan_rows(Call& call, const LaunchChoice& choice) const;
+  void plan_columns(Call& call, const LaunchChoice& choice) const;
+  bool possible(const Call& call) const;
+  int64_t shared_bytes(const Call& call) const;
   void add_memory(Host& host, Call& call, std::vector<void*>& pointers) const;
   std::vector<char> pack(const Call& call, const std::vector<void*>& pointers,
                          const std::vector<const Tensor*>& operands, const std::vector<double>& numbers) const;
