@@ -1,11 +1,14 @@
 #include "runtime/cuda_launch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
 #include "ir/error.h"
 #include "runtime/divider.h"
+#include "runtime/log.h"
+#include "runtime/sha256.h"
 
 namespace fusewright {
 namespace {
@@ -23,7 +26,27 @@ constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // wi
 constexpr int pointwise_items = 4, column_items = 8;
 constexpr int row_items[] = {1, 4, 8};
 
+constexpr size_t most_candidates = 8;
+// Part of what names a record on disk: count it up when a choice comes to mean something else.
+constexpr const char* choice_format = "launch choice 1";
+
+std::atomic<CandidateHook> candidate_hook = nullptr;
+
+// Mixes a number into a hash that is the same in every process.
+void mix(uint64_t& hash, uint64_t n) {
+  hash = (hash ^ n) * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+}
+
+std::string str(const LaunchChoice& c) {
+  return "vector " + std::to_string(c.vector) + ", items " + std::to_string(c.items) + ", threads " +
+         std::to_string(c.threads) + ", lanes " + std::to_string(c.lanes) + (c.split ? ", split" : "") + ", scale " +
+         std::to_string(c.scale);
+}
+
 }  // namespace
+
+void set_candidate_hook(CandidateHook hook) { candidate_hook = hook; }
 
 // All that follows from a choice.
 struct CudaLauncher::Shape {
@@ -217,7 +240,13 @@ LaunchChoice CudaLauncher::rule_columns(Call& c) const {
 }
 
 bool CudaLauncher::plan(Call& c, const LaunchChoice& choice) const {
-  if (choice.vector > c.widest) return false;
+  // It may come from a file.
+  const auto power = [](int32_t n, int32_t least, int32_t most) {
+    return n >= least && n <= most && std::has_single_bit(static_cast<uint32_t>(n));
+  };
+  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
+      !power(choice.lanes, 1, 32) || choice.items < 0 || std::abs(choice.scale) > 4)
+    return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
   c.threads = choice.threads;
@@ -297,14 +326,129 @@ bool CudaLauncher::possible(const Call& c) const {
   if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split || (row && c.variant.items == row_items[1]) ? 256 : 512;
-  if (c.threads < 32 || c.threads > most || !std::has_single_bit(static_cast<uint64_t>(c.threads))) return false;
-  if (c.team < 1 || c.lanes > 32 || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
   if ((span > 32 || c.split) && span != c.threads) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= cuda::device(c.device).shared_bytes;
+}
+
+std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
+  Call c = call;
+  const LaunchChoice first = rule(c, c.widest);
+  std::vector<LaunchChoice> result{first};
+  if (!plan(c, first)) return result;
+  std::vector<Shape> shapes{c};
+  auto add = [&](const LaunchChoice& choice) {
+    if (result.size() == most_candidates || !plan(c, choice)) return;
+    if (std::find(shapes.begin(), shapes.end(), c) != shapes.end()) return;  // another choice for the same launch
+    shapes.push_back(c);
+    result.push_back(choice);
+  };
+  auto but = [&](auto change) {
+    LaunchChoice other = first;
+    change(other);
+    add(other);
+  };
+  const int64_t rows = c.anchors * c.walked;
+  switch (code_.nest.kind) {
+    case LoopNest::Kind::pointwise:
+      for (int threads : {128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      break;
+    case LoopNest::Kind::row:
+      for (int items : {row_items[2], row_items[1], row_items[0]})
+        if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
+      for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      if (first.split)
+        add({.vector = first.vector, .threads = 512});
+      else if (rows < c.processors)
+        add({.vector = first.vector, .split = 1});
+      break;
+    case LoopNest::Kind::column:
+      for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
+      if (first.items != 0)
+        for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
+      else
+        for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      if (first.items != 0)
+        add({.vector = first.vector, .lanes = 32, .split = 1});
+      else
+        add({.vector = first.vector, .items = column_items, .threads = 512, .lanes = 32});
+      break;
+  }
+  if (call.widest > 1) add(rule(c, 1));
+  return result;
+}
+
+uint64_t CudaLauncher::bucket(const Call& c, int device) const {
+  auto hash = static_cast<uint64_t>(device);
+  mix(hash, static_cast<uint64_t>(c.widest) * 2 + c.wide);
+  for (int64_t size : c.g.sizes) mix(hash, static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(size - 1))));
+  for (size_t o = 0; o < c.g.operands; ++o)
+    for (size_t a = 0; a < c.g.axes; ++a)
+      mix(hash, static_cast<uint64_t>(c.g.sizes[a] == 1 ? 0 : std::clamp<int64_t>(c.g.stride(o, a), 0, 2)));
+  return hash;
+}
+
+// What costs nothing to know, on every call.
+std::optional<LaunchChoice> CudaLauncher::known_choice(Host& host, Call& c, const TuningProgress* progress) const {
+  if (CandidateHook hook = candidate_hook.load(std::memory_order_relaxed)) {
+    const std::vector<LaunchChoice> all = candidates(c);
+    return all.at(hook(code_.name, all.size()));
+  }
+  if (progress == nullptr || host.deterministic()) return rule(c, c.widest);
+  const uint64_t place = bucket(c, c.device);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  auto found = loaded_->choices.find(place);
+  return found == loaded_->choices.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Kernels never read what they write (a plan gives every result memory of its own), so a candidate may run any number
+// of times, and the last one to run is the one that counts.
+LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
+                                const std::vector<double>& numbers, TuningProgress& progress) const {
+  Tuner& tuner = Tuner::instance();
+  const auto turn = tuner.turn();
+  Call c = call;
+  if (auto known = known_choice(host, c, &progress)) return *known;  // another thread was first
+  const cuda::Device& device = cuda::device(c.device);
+  const std::string key =
+      Sha256()
+          .update_field(choice_format)
+          .update_field(cuda::key_of(cuda_prelude() + code_.text + code_.cuda.walking.text, device.architecture))
+          .update_field(device.name)
+          .update_field(std::to_string(device.multiprocessors))
+          .update_field(std::to_string(bucket(c, 0)))
+          .hex();
+  std::optional<LaunchChoice> choice = tuner.recall<LaunchChoice>(key);
+  if (!choice || !plan(c, *choice)) {
+    if (cuda::is_capturing(host.stream())) return rule(c, c.widest);
+    const std::vector<LaunchChoice> all = candidates(c);
+    choice = all[0];
+    plan(c, *choice);
+    if (all.size() > 1 && c.blocks > 0) {
+      auto launch = [&](size_t i) {
+        Call candidate = call;
+        plan(candidate, all[i]);
+        launch_all(host, candidate, operands, numbers);
+      };
+      if (auto timing = tuner.time(host, code_.name, all.size(), launch, progress)) {
+        choice = all[timing->fastest];
+        tuner.remember(key, *choice);
+        std::string text = code_.name + ":";
+        for (size_t i = 0; i < all.size(); ++i)
+          text += (i == timing->fastest ? "\n* " : "\n  ") + std::to_string(timing->microseconds[i]) + " us  " +
+                  str(all[i]);
+        log(LogLevel::debug, text);
+      }
+    }
+  }
+  const uint64_t place = bucket(c, c.device);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  return loaded_->choices[place] = *choice;
 }
 
 // Buffers for partial sums and for sums on the side.
@@ -421,14 +565,21 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
 }
 
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-                       const std::vector<double>& scalars) const {
+                       const std::vector<double>& scalars, TuningProgress* progress) const {
   Call c = bind(host, operands, symbols);
-  plan(c, rule(c, c.widest));  // possible for all sizes that launch() does not refuse
+  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
+  std::optional<LaunchChoice> choice = known_choice(host, c, progress);
+  if (!choice) choice = tune(host, c, operands, numbers, *progress);
+  // Others in the bucket may have sizes that this choice cannot serve; the rule serves all that launch() takes.
+  if (!plan(c, *choice)) plan(c, rule(c, c.widest));
+  launch_all(host, c, operands, numbers);
+}
 
+void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tensor*>& operands,
+                              const std::vector<double>& numbers) const {
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);
   add_memory(host, c, pointers);
-  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
   std::vector<char> args = pack(c, pointers, operands, numbers);
   if (!c.split) {
     launch(host, c, code_.name, c.blocks, args);

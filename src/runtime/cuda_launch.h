@@ -2,13 +2,16 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "codegen/kernel_code.h"
 #include "fusewright/host.h"
 #include "runtime/cuda.h"
 #include "runtime/geometry.h"
+#include "runtime/tuner.h"
 
 namespace fusewright {
 
@@ -23,8 +26,13 @@ struct LaunchChoice {
   bool operator==(const LaunchChoice&) const = default;
 };
 
+// Tests: which of a kernel's `count` candidates runs, whatever was timed; nullptr ends it.
+using CandidateHook = size_t (*)(const std::string& kernel, size_t count);
+void set_candidate_hook(CandidateHook hook);
+
 // Puts a generated CUDA kernel on the host's stream: chooses the variant and the shape of the launch for the tensors
-// of the call, by rules that depend on sizes alone, so that results are the same from run to run.
+// of the call. By rules that depend on sizes alone; or by timing the candidates, once for tensors of about these sizes.
+// Results may differ in their last bits between choices, never between calls with one choice.
 class CudaLauncher {
  public:
   CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots);
@@ -34,8 +42,9 @@ class CudaLauncher {
   std::vector<std::string> sources() const;
   void attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device);
 
+  // Without a `progress` nothing is timed or remembered: the rules choose.
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-           const std::vector<double>& scalars) const;
+           const std::vector<double>& scalars, TuningProgress* progress = nullptr) const;
 
  private:
   struct Variant {
@@ -63,12 +72,21 @@ class CudaLauncher {
   void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
   bool possible(const Call& call) const;
+  // The rule's first.
+  std::vector<LaunchChoice> candidates(const Call& call) const;
+  // Tensors for which one choice serves: sizes up to the same power of two, vectors of one width, strides of one kind.
+  uint64_t bucket(const Call& call, int device) const;
+  std::optional<LaunchChoice> known_choice(Host& host, Call& call, const TuningProgress* progress) const;
+  LaunchChoice tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
+                    const std::vector<double>& numbers, TuningProgress& progress) const;
   int64_t shared_bytes(const Call& call) const;
   void add_memory(Host& host, Call& call, std::vector<void*>& pointers) const;
   std::vector<char> pack(const Call& call, const std::vector<void*>& pointers,
                          const std::vector<const Tensor*>& operands, const std::vector<double>& numbers) const;
   void launch(Host& host, const Call& call, const std::string& entry, int64_t blocks,
               const std::vector<char>& args) const;
+  void launch_all(Host& host, Call& call, const std::vector<const Tensor*>& operands,
+                  const std::vector<double>& numbers) const;
 
   KernelCode code_;
   std::vector<DType> number_types_;
@@ -76,8 +94,9 @@ class CudaLauncher {
   std::vector<Variant> variants_;
   int widest_ = 1;  // elements in the largest vector
   struct Loaded {
-    std::mutex mutex;  // for variants with wide offsets, which are compiled when a tensor needs them
+    std::mutex mutex;  // for variants with wide offsets, which are compiled when a tensor needs them, and for choices
     std::map<Variant, std::shared_ptr<cuda::Module>> modules;
+    std::unordered_map<uint64_t, LaunchChoice> choices;  // by bucket and device
     cuda::Architecture architecture;
   };
   std::shared_ptr<Loaded> loaded_ = std::make_shared<Loaded>();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -49,6 +50,7 @@ class Runtime {
   void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,
               void* stream);
   bool is_capturing(void* stream);
+  double microseconds(int device, void* stream, const std::function<void()>& work);
 
  private:
   struct Found {
