@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@ struct Options {
   std::set<std::string> disabled_rewrites;  // names of rules (passes/rewrite.cpp); FUSEWRIGHT_DISABLE adds to it
   bool cuda = false;                        // kernels for a GPU,
   int device = 0;                           // and for the architecture of this one: cuda::device(index)
+  std::optional<bool> tune;                 // launches on it are chosen by timing, else by rule; unset: FUSEWRIGHT_TUNE
 };
 
 // What the passes work on: one region, on its way from the captured graph to groups of operations.

@@ -33,6 +33,14 @@ int resident_blocks(void* kernel, int device, LaunchShape shape) {
   return Runtime::instance().resident_blocks(kernel, device, shape);
 }
 
+double microseconds(int device, void* stream, const std::function<void()>& work) {
+  return Runtime::instance().microseconds(device, stream, work);
+}
+
+std::string key_of(const std::string& source, Architecture architecture) {
+  return Runtime::instance().key_of(source, architecture).hex();
+}
+
 bool is_capturing(void* stream) { return Runtime::instance().is_capturing(stream); }
 
 }  // namespace fusewright::cuda

@@ -18,6 +18,7 @@ using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUstream = struct CUstream_st*;
+using CUevent = struct CUevent_st*;
 
 // Every function of the driver that we call: symbol and parameters; all return CUresult. Each of them must exist in
 // tests/emulator and in tests/runtime/fakes/cuda.cpp too, so the list stays short.
@@ -50,7 +51,12 @@ using CUstream = struct CUstream_st*;
   X(cuLaunchKernel,                                                                                                    \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,       \
      unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                       \
-  X(cuStreamIsCapturing, (CUstream stream, int* status))
+  X(cuStreamIsCapturing, (CUstream stream, int* status))                                                               \
+  X(cuEventCreate, (CUevent * event, unsigned flags))                                                                  \
+  X(cuEventRecord, (CUevent event, CUstream stream))                                                                   \
+  X(cuEventSynchronize, (CUevent event))                                                                               \
+  X(cuEventElapsedTime, (float* milliseconds, CUevent begin, CUevent end))                                             \
+  X(cuEventDestroy_v2, (CUevent event))
 
 // The values of CUDA's enums that we use.
 enum : CUresult {
@@ -146,6 +152,45 @@ class ContextScope {
  private:
   Driver& driver_;
   bool pushed_ = false;
+};
+
+// While another thread records a CUDA graph, a call that allocates on the device or waits for it breaks the recording
+// unless the calling thread declares that its calls have nothing to do with it.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) {
+    driver_.check(driver_.call().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
+  }
+  ~BesideCaptures() { driver_.call().cuThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own after the exchange
+};
+
+// A moment on a stream.
+class Event {
+ public:
+  explicit Event(const Driver& driver) : driver_(driver) {
+    driver_.check(driver_.call().cuEventCreate(&event_, 0), "cuEventCreate");
+  }
+  ~Event() { driver_.call().cuEventDestroy_v2(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(CUstream stream) const { driver_.check(driver_.call().cuEventRecord(event_, stream), "cuEventRecord"); }
+  void wait() const { driver_.check(driver_.call().cuEventSynchronize(event_), "cuEventSynchronize"); }
+  double microseconds_since(const Event& begin) const {
+    float milliseconds = 0;
+    driver_.check(driver_.call().cuEventElapsedTime(&milliseconds, begin.event_, event_), "cuEventElapsedTime");
+    return 1000.0 * milliseconds;
+  }
+
+ private:
+  const Driver& driver_;
+  CUevent event_ = nullptr;
 };
 
 }  // namespace fusewright::cuda

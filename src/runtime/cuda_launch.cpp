@@ -1,11 +1,14 @@
 #include "runtime/cuda_launch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
 #include "ir/error.h"
 #include "runtime/divider.h"
+#include "runtime/log.h"
+#include "runtime/sha256.h"
 
 namespace fusewright {
 namespace {
@@ -14,18 +17,36 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_of_two_from(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
+int64_t scaled(int64_t n, int scale) { return scale < 0 ? std::max<int64_t>(n >> -scale, 1) : n << scale; }
 uint32_t bits(int64_t power) { return static_cast<uint32_t>(std::countr_zero(static_cast<uint64_t>(power))); }
 
 constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // with room for the last block's excess
 
+constexpr size_t most_candidates = 8;
+// Part of what names a record on disk: count it up when a choice comes to mean something else.
+constexpr const char* choice_format = "launch choice 1";
+
+std::atomic<CandidateHook> candidate_hook = nullptr;
+
+// Mixes a number into a hash that is the same in every process.
+void mix(uint64_t& hash, uint64_t n) {
+  hash = (hash ^ n) * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+}
+
+std::string str(const LaunchChoice& c) {
+  return "vector " + std::to_string(c.vector) + ", items " + std::to_string(c.items) + ", threads " +
+         std::to_string(c.threads) + ", lanes " + std::to_string(c.lanes) + (c.split ? ", split" : "") + ", scale " +
+         std::to_string(c.scale);
+}
+
 }  // namespace
 
-// One call: the variant, the shape of its launches, and the arguments that follow from them.
-struct CudaLauncher::Call {
-  Geometry g;
+void set_candidate_hook(CandidateHook hook) { candidate_hook = hook; }
+
+// All that follows from a choice.
+struct CudaLauncher::Shape {
   Variant variant{1, 1, false};
-  int device = 0;
-  int64_t processors = 1, shared_limit = 0;
   int64_t threads = 256, team = 1, lanes = 1;
   int64_t partial_lanes = 1;  // of the launch that leaves partial sums
   int64_t blocks = 1;
@@ -33,6 +54,16 @@ struct CudaLauncher::Call {
   int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
   int64_t line = 1, tiles = 1;
   int64_t total_parts = 1, side_blocks = 1;
+  bool operator==(const Shape&) const = default;
+};
+
+// One call: its tensors, the shape of its launches, and the arguments that follow from them.
+struct CudaLauncher::Call : Shape {
+  Geometry g;
+  int device = 0;
+  int64_t processors = 1;
+  int widest = 1;  // elements in the largest vector that these tensors allow
+  bool wide = false;
   std::vector<int64_t> side_strides, total_strides;
   std::vector<void*> partial;
   std::vector<Tensor> memory;
@@ -95,7 +126,7 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
 }
 
 int CudaLauncher::resident_blocks(const Call& c) const {
-  const uint32_t shared = slot_bytes(c) + ahead_bytes(c);
+  const uint32_t shared = shared_bytes(c);
   const auto key = std::make_tuple(c.variant, c.device, c.threads, shared);
   const std::shared_ptr<cuda::Module> kernels = module(c.variant);
   std::lock_guard<std::mutex> lock(loaded_->mutex);
@@ -141,12 +172,100 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
   return points >= narrow_limit;
 }
 
+CudaLauncher::Call CudaLauncher::bind(Host& host, const std::vector<const Tensor*>& operands,
+                                      const int64_t* symbols) const {
+  Call c;
+  c.g = geometry_.bind(operands, symbols);
+  c.device = host.device();
+  c.processors = cuda::device(c.device).multiprocessors;
+  const LoopNest& nest = code_.nest;
+  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
+  if (nest.inner >= 0) (nest.kind == LoopNest::Kind::column ? anchors : lines).push_back(nest.inner);
+  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
+  if (nest.kind != LoopNest::Kind::pointwise) {
+    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
+    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
+  }
+  c.widest = vectors_fit(c.g, operands) ? widest_ : 1;
+  c.wide = needs_wide(c.g);
+  return c;
+}
+
+// Forgets the shape, and counts again in vectors of this width.
+void CudaLauncher::set_vector(Call& c, int vector) const {
+  static_cast<Shape&>(c) = {};
+  c.variant.vector = vector;
+  c.variant.wide = c.wide;
+  c.line = code_.nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(code_.nest.inner)] / vector;
+  if (code_.nest.kind == LoopNest::Kind::pointwise) {
+    c.anchors = c.g.extent(code_.nest.reduced);
+    return;
+  }
+  c.anchors = c.g.extent(code_.cuda.anchor_axes);
+  c.walked = c.g.extent(code_.cuda.walked_axes);
+  c.elements = c.g.extent(code_.nest.reduced) * (code_.nest.kind == LoopNest::Kind::column ? 1 : c.line);
+}
+
+LaunchChoice CudaLauncher::rule(Call& c, int vector) const {
+  set_vector(c, vector);
+  LaunchChoice choice{.vector = vector, .items = code_.cuda.items[0]};
+  if (code_.nest.kind == LoopNest::Kind::row) choice = rule_rows(c);
+  if (code_.nest.kind == LoopNest::Kind::column) choice = rule_columns(c);
+  return choice;
+}
+
+// In registers, if a block can hold a row.
+LaunchChoice CudaLauncher::rule_rows(Call& c) const {
+  const std::vector<int>& items = code_.cuda.items;
+  const size_t size = c.elements < items[1] ? 0 : c.elements <= items[1] * 256 ? 1 : 2;
+  LaunchChoice choice{.vector = c.variant.vector, .items = items[size], .threads = 128};
+  if (plan(c, choice)) return choice;
+  set_vector(c, c.variant.vector);
+  choice.items = 0;
+  choice.split = c.anchors * c.walked < 2 * c.processors;
+  choice.threads = choice.split ? 256 : 512;
+  return choice;
+}
+
+// In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
+LaunchChoice CudaLauncher::rule_columns(Call& c) const {
+  LaunchChoice choice{.vector = c.variant.vector, .items = code_.cuda.items[0], .lanes = 32};
+  const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  if (plan(c, choice)) {
+    const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
+    if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
+  }
+  choice.items = 0;
+  choice.threads = 256;
+  choice.split = 1;
+  return choice;
+}
+
+bool CudaLauncher::plan(Call& c, const LaunchChoice& choice) const {
+  // It may come from a file.
+  const auto power = [](int32_t n, int32_t least, int32_t most) {
+    return n >= least && n <= most && std::has_single_bit(static_cast<uint32_t>(n));
+  };
+  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
+      !power(choice.lanes, 1, 32) || choice.items < 0 || std::abs(choice.scale) > 4)
+    return false;
+  set_vector(c, choice.vector);
+  c.variant.items = choice.items;
+  c.threads = choice.threads;
+  if (code_.nest.kind == LoopNest::Kind::pointwise)
+    plan_pointwise(c, choice);
+  else if (code_.nest.kind == LoopNest::Kind::column)
+    plan_columns(c, choice);
+  else
+    plan_rows(c, choice);
+  return possible(c);
+}
+
 // A team takes a stretch of a line, several lines to a block where they are short.
-void CudaLauncher::plan_pointwise(Call& c) const {
-  const int64_t items = c.variant.items = code_.cuda.items[0];
-  c.anchors = c.g.extent(code_.nest.reduced);
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, items)));
-  c.tiles = ceil_div(c.line, items * c.team);
+void CudaLauncher::plan_pointwise(Call& c, const LaunchChoice& choice) const {
+  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
+  c.tiles = ceil_div(c.line, choice.items * c.team);
   c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
 }
 
@@ -173,10 +292,12 @@ uint32_t CudaLauncher::slot_bytes(const Call& c) const {
   return static_cast<uint32_t>(largest * slots);
 }
 
+uint32_t CudaLauncher::shared_bytes(const Call& c) const { return slot_bytes(c) + ahead_bytes(c); }
+
 // The rows of each anchor, shared out to as many teams as can work at a time.
-void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts) const {
+void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
   const int64_t blocks = c.processors * std::max(resident_blocks(c), 1);
-  const int64_t wanted = ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1));
+  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
@@ -184,72 +305,182 @@ void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts) cons
 }
 
 // Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
-void CudaLauncher::split_elements(Call& c, int64_t rows) const {
+void CudaLauncher::split_elements(Call& c, int64_t rows, int scale) const {
   constexpr int64_t most_splits = 256;
   const int64_t most = std::min(most_splits, c.elements / (8 * c.team));
-  c.splits =
-      std::clamp<int64_t>(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), 1, std::max<int64_t>(most, 1));
+  const int64_t wanted = scaled(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), scale);
+  c.splits = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
   c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
   c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
 
-void CudaLauncher::plan_rows(Call& c) const {
-  c.anchors = c.g.extent(code_.cuda.anchor_axes);
-  c.walked = c.g.extent(code_.cuda.walked_axes);
-  c.elements = c.g.extent(code_.nest.reduced) * c.line;
-  // In registers, if a block can hold a row. A team of several warps has the block to itself.
-  const std::vector<int>& items = code_.cuda.items;
-  const size_t choice = c.elements < items[1] ? 0 : c.elements <= items[1] * 256 ? 1 : 2;
-  c.variant.items = items[choice];
-  c.team = power_of_two_from(ceil_div(c.elements, c.variant.items));
-  c.threads = c.team > 32 ? c.team : 128;
-  if (c.elements == 0 || c.team > 512 || slot_bytes(c) + ahead_bytes(c) > c.shared_limit) {
-    c.variant.items = 0;
-    c.team = c.threads = 512;
-  }
-  const int64_t rows = c.anchors * c.walked;
-  c.split = c.variant.items == 0 && rows < 2 * c.processors;
+void CudaLauncher::plan_rows(Call& c, const LaunchChoice& choice) const {
+  c.split = choice.split;
   if (c.split) {
-    c.threads = c.team = 256;
-    split_elements(c, rows);
+    c.team = c.threads;
+    split_elements(c, c.anchors * c.walked, choice.scale);
     c.parts = c.walked;
     c.total_parts = c.walked * c.splits;
     return;
   }
+  c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
+  if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
+  if (!possible(c)) return;
   // With sums on the side every team more costs a buffer, so that it should have some rows to add up there.
-  share_rows(c, c.anchors, code_.cuda.position_side.empty() ? c.walked : ceil_div(c.walked, 16));
+  share_rows(c, c.anchors, code_.cuda.position_side.empty() ? c.walked : ceil_div(c.walked, 16), choice.scale);
   c.total_parts = c.parts;
 }
 
-void CudaLauncher::plan_columns(Call& c) const {
-  c.anchors = c.g.extent(code_.cuda.anchor_axes);
-  c.elements = c.g.extent(code_.nest.reduced);
-  const int64_t columns = power_of_two_from(c.line);
-  // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
-  c.variant.items = code_.cuda.items[0];
-  c.team = power_of_two_from(ceil_div(c.elements, c.variant.items));
-  c.threads = std::clamp<int64_t>(c.team * 4, 256, 512);
-  c.lanes = std::max<int64_t>(std::min({columns, c.threads / c.team, int64_t{32}}), 1);
-  c.team = c.threads / c.lanes;
-  c.tiles = ceil_div(c.line, c.lanes);
-  c.walked = c.anchors * c.tiles;
-  const bool sector = c.lanes * c.variant.vector >= 8 || c.lanes == columns;
-  const bool fits = c.team * c.variant.items >= c.elements && slot_bytes(c) + ahead_bytes(c) <= c.shared_limit;
-  const bool enough = c.walked * 2 >= c.processors || c.elements <= 64;
-  if (c.elements > 0 && sector && fits && enough) {
-    share_rows(c, 1, c.walked);
-    return;
+void CudaLauncher::plan_columns(Call& c, const LaunchChoice& choice) const {
+  c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
+  if (choice.items != 0) {
+    const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
   }
-  c.variant.items = 0;
-  c.threads = 256;
-  c.lanes = std::min<int64_t>(columns, 32);
   c.team = c.threads / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
-  c.walked = c.parts = c.anchors * c.tiles;
-  split_elements(c, c.walked);
-  c.split = c.splits > 1;
+  c.walked = c.parts = c.blocks = c.anchors * c.tiles;
+  if (choice.split) {
+    split_elements(c, c.walked, choice.scale);
+    c.split = c.splits > 1;
+  } else if (possible(c)) {
+    share_rows(c, 1, c.walked, choice.scale);
+  }
+}
+
+// What the kernels' texts take for granted: all refusals of a choice stand here.
+bool CudaLauncher::possible(const Call& c) const {
+  const bool pointwise = code_.nest.kind == LoopNest::Kind::pointwise, row = code_.nest.kind == LoopNest::Kind::row;
+  const int64_t span = c.team * c.lanes;
+  const Variant narrow{c.variant.vector, c.variant.items, false};
+  if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
+  // __launch_bounds__ of the entries
+  const int64_t most = pointwise || c.split || (row && c.variant.items == 1) ? 256 : 512;
+  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (pointwise) return true;
+  // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
+  if ((span > 32 || c.split) && span != c.threads) return false;
+  if (c.split && c.variant.items != 0) return false;
+  if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
+  return shared_bytes(c) <= cuda::device(c.device).shared_bytes;
+}
+
+std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
+  Call c = call;
+  const LaunchChoice first = rule(c, c.widest);
+  std::vector<LaunchChoice> result{first};
+  if (!plan(c, first)) return result;
+  std::vector<Shape> shapes{c};
+  auto add = [&](const LaunchChoice& choice) {
+    if (result.size() == most_candidates || !plan(c, choice)) return;
+    if (std::find(shapes.begin(), shapes.end(), c) != shapes.end()) return;  // another choice for the same launch
+    shapes.push_back(c);
+    result.push_back(choice);
+  };
+  auto but = [&](auto change) {
+    LaunchChoice other = first;
+    change(other);
+    add(other);
+  };
+  const int64_t rows = c.anchors * c.walked;
+  switch (code_.nest.kind) {
+    case LoopNest::Kind::pointwise:
+      for (int threads : {128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      break;
+    case LoopNest::Kind::row:
+      for (int items : code_.cuda.items)
+        if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
+      for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      if (first.split)
+        add({.vector = first.vector, .threads = 512});
+      else if (rows < c.processors)
+        add({.vector = first.vector, .split = 1});
+      break;
+    case LoopNest::Kind::column:
+      for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
+      if (first.items != 0)
+        for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
+      else
+        for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      if (first.items != 0)
+        add({.vector = first.vector, .lanes = 32, .split = 1});
+      else
+        add({.vector = first.vector, .items = code_.cuda.items[0], .threads = 512, .lanes = 32});
+      break;
+  }
+  if (call.widest > 1) add(rule(c, 1));
+  return result;
+}
+
+uint64_t CudaLauncher::bucket(const Call& c, int device) const {
+  auto hash = static_cast<uint64_t>(device);
+  mix(hash, static_cast<uint64_t>(c.widest) * 2 + c.wide);
+  for (int64_t size : c.g.sizes) mix(hash, static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(size - 1))));
+  for (size_t o = 0; o < c.g.operands; ++o)
+    for (size_t a = 0; a < c.g.axes; ++a)
+      mix(hash, static_cast<uint64_t>(c.g.sizes[a] == 1 ? 0 : std::clamp<int64_t>(c.g.stride(o, a), 0, 2)));
+  return hash;
+}
+
+// What costs nothing to know, on every call.
+std::optional<LaunchChoice> CudaLauncher::known_choice(Host& host, Call& c, const TuningProgress* progress) const {
+  if (CandidateHook hook = candidate_hook.load(std::memory_order_relaxed)) {
+    const std::vector<LaunchChoice> all = candidates(c);
+    return all.at(hook(code_.name, all.size()));
+  }
+  if (progress == nullptr || host.deterministic()) return rule(c, c.widest);
+  const uint64_t place = bucket(c, c.device);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  auto found = loaded_->choices.find(place);
+  return found == loaded_->choices.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Kernels never read what they write (a plan gives every result memory of its own), so a candidate may run any number
+// of times, and the last one to run is the one that counts.
+LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
+                                const std::vector<double>& numbers, TuningProgress& progress) const {
+  Tuner& tuner = Tuner::instance();
+  const auto turn = tuner.turn();
+  Call c = call;
+  if (auto known = known_choice(host, c, &progress)) return *known;  // another thread was first
+  const cuda::Device& device = cuda::device(c.device);
+  const std::string key =
+      Sha256()
+          .update_field(choice_format)
+          .update_field(cuda::key_of(cuda_prelude() + code_.text + code_.cuda.walking.text, device.architecture))
+          .update_field(device.name)
+          .update_field(std::to_string(device.multiprocessors))
+          .update_field(std::to_string(bucket(c, 0)))
+          .hex();
+  std::optional<LaunchChoice> choice = tuner.recall<LaunchChoice>(key);
+  if (!choice || !plan(c, *choice)) {
+    if (cuda::is_capturing(host.stream())) return rule(c, c.widest);
+    const std::vector<LaunchChoice> all = candidates(c);
+    choice = all[0];
+    plan(c, *choice);
+    if (all.size() > 1 && c.blocks > 0) {
+      auto launch = [&](size_t i) {
+        Call candidate = call;
+        plan(candidate, all[i]);
+        launch_all(host, candidate, operands, numbers);
+      };
+      if (auto timing = tuner.time(host, code_.name, all.size(), launch, progress)) {
+        choice = all[timing->fastest];
+        tuner.remember(key, *choice);
+        std::string text = code_.name + ":";
+        for (size_t i = 0; i < all.size(); ++i)
+          text += (i == timing->fastest ? "\n* " : "\n  ") + std::to_string(timing->microseconds[i]) + " us  " +
+                  str(all[i]);
+        log(LogLevel::debug, text);
+      }
+    }
+  }
+  const uint64_t place = bucket(c, c.device);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  return loaded_->choices[place] = *choice;
 }
 
 // Buffers for partial sums and for sums on the side.
@@ -350,42 +581,28 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   cuda::LaunchShape shape;
   shape.blocks = static_cast<uint32_t>(blocks);
   shape.threads = static_cast<uint32_t>(c.threads);
-  shape.shared_bytes = slot_bytes(c) + ahead_bytes(c);
+  shape.shared_bytes = shared_bytes(c);
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-                       const std::vector<double>& scalars) const {
-  Call c;
-  c.g = geometry_.bind(operands, symbols);
-  c.device = host.device();
-  c.processors = cuda::device(c.device).multiprocessors;
-  c.shared_limit = cuda::device(c.device).shared_bytes;
-  const LoopNest& nest = code_.nest;
-  const bool column = nest.kind == LoopNest::Kind::column, pointwise = nest.kind == LoopNest::Kind::pointwise;
-  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
-  if (nest.inner >= 0) (column ? anchors : lines).push_back(nest.inner);
-  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
-  if (!pointwise) {
-    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
-    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
-  }
-  c.variant.vector = vectors_fit(c.g, operands) ? widest_ : 1;
-  c.variant.wide = needs_wide(c.g);
-  c.line = nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(nest.inner)] / c.variant.vector;
-  if (pointwise)
-    plan_pointwise(c);
-  else if (column)
-    plan_columns(c);
-  else
-    plan_rows(c);
+                       const std::vector<double>& scalars, TuningProgress* progress) const {
+  Call c = bind(host, operands, symbols);
+  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
+  std::optional<LaunchChoice> choice = known_choice(host, c, progress);
+  if (!choice) choice = tune(host, c, operands, numbers, *progress);
+  // Others in the bucket may have sizes that this choice cannot serve; the rule serves all that launch() takes.
+  if (!plan(c, *choice)) plan(c, rule(c, c.widest));
+  launch_all(host, c, operands, numbers);
+}
 
+void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tensor*>& operands,
+                              const std::vector<double>& numbers) const {
   c.partial_lanes = c.lanes;
 
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);
   add_memory(host, c, pointers);
-  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     launch(host, call, entry, blocks, pack(call, pointers, operands, numbers));
   };

@@ -174,6 +174,18 @@ int Runtime::resident_blocks(void* kernel, int device, LaunchShape shape) {
   return blocks;
 }
 
+double Runtime::microseconds(int device, void* stream, const std::function<void()>& work) {
+  Driver& driver = this->driver();
+  const ContextScope scope(driver, device);
+  const BesideCaptures beside(driver);
+  const Event begin(driver), end(driver);
+  begin.record(static_cast<CUstream>(stream));
+  work();
+  end.record(static_cast<CUstream>(stream));
+  end.wait();
+  return end.microseconds_since(begin);
+}
+
 bool Runtime::is_capturing(void* stream) {
   Driver& driver = this->driver();
   int status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -50,6 +51,7 @@ class Runtime {
               void* stream);
   int resident_blocks(void* kernel, int device, LaunchShape shape);
   bool is_capturing(void* stream);
+  double microseconds(int device, void* stream, const std::function<void()>& work);
 
  private:
   struct Found {

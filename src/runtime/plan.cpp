@@ -92,7 +92,8 @@ Tensor copied(Host& host, const Tensor& from, const Order& order) {
 
 }  // namespace
 
-Plan::Plan(Graph graph, const Fusion& fusion, bool cuda) : graph_(std::move(graph)), binder_(graph_) {
+Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
+    : graph_(std::move(graph)), tune_(tune), binder_(graph_) {
   shapes_.resize(graph_.nodes.size());
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
@@ -262,6 +263,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
   }
   preconditions_.check(sizes);
   run.symbols = binder_.bind(graph_, sizes);
+  TuningProgress progress;
   for (const Step& step : steps_) {
     if (step.library) {
       std::vector<Tensor> operands;
@@ -282,7 +284,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
         if (cuda_launchers_.empty())
           launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
         else
-          cuda_launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+          cuda_launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars, tune_ ? &progress : nullptr);
       });
     }
     for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};

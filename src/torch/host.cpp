@@ -63,6 +63,8 @@ Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& opera
   }
 }
 
+bool TorchHost::deterministic() const { return at::globalContext().deterministicAlgorithms(); }
+
 void TorchHost::copy(const Tensor& from, Tensor& to) { view(to).copy_(view(from)); }
 void TorchHost::clear(Tensor& t) { view(t).zero_(); }
 

@@ -25,6 +25,7 @@ class TorchHost : public Host {
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override;
   int device() const override { return gpu_; }
   void* stream() override { return stream_; }
+  bool deterministic() const override;  // torch.use_deterministic_algorithms
   void copy(const Tensor& from, Tensor& to) override;
   void clear(Tensor& t) override;
 
