@@ -1,6 +1,7 @@
 #pragma once
-// The writer of CUDA kernels, in three files: cuda_kernel.cpp (skeleton, rows, entries), cuda_stage.cpp (what one
-// thread does with one vector of elements) and cuda_window.cpp (pooling).
+// The writer of CUDA kernels, in five files: cuda_kernel.cpp (skeleton, rows), cuda_entry.cpp (the kernels themselves),
+// cuda_tile.cpp (pointwise kernels of mixed layouts), cuda_stage.cpp (what one thread does with one vector of elements)
+// and cuda_window.cpp (pooling).
 #include <string>
 #include <vector>
 
@@ -10,8 +11,10 @@ namespace fusewright {
 
 class CudaEmitter : Emitter {
  public:
-  CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking);
+  enum class Text { ordinary, walking, tiled };
+  CudaEmitter(const Graph& graph, const Kernel& kernel, Text text);
   KernelCode run();
+  bool can_tile() const;  // there is a tiled text
 
  private:
   // ---- places ----------------------------------------------------------------------------------------------
@@ -58,6 +61,13 @@ class CudaEmitter : Emitter {
   void write_row_values_until(int p);
   void write_sides_entry();
 
+  // ---- mixed layouts: cuda_tile.cpp ------------------------------------------------------------------------
+
+  std::string tile_of(int operand) const;
+  std::string only_if(bool tiled, int operand) const;
+  void write_tile_memory();
+  void write_tiled_entry();
+
   // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
 
   bool is_element_load(int s) const;
@@ -80,6 +90,7 @@ class CudaEmitter : Emitter {
   void write_taps(int s, const std::string& best, int index);
   void write_window_body(int s, const std::string& best, int index);
 
+  Text kind_;
   std::vector<int> needed_;  // steps of the stage that is being written
   std::vector<int> anchor_axes_, walked_axes_;
   std::string at_ = "at.";  // where coordinates of the element stand

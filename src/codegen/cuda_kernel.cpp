@@ -24,8 +24,13 @@ const std::string& cuda_prelude() {
   return text;
 }
 
-CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking)
-    : Emitter(graph, kernel, choose_schedule(graph, kernel, walking)) {
+const std::string& cuda_tile_prelude() {
+  static const std::string text = cuda_prelude() + embedded_cuda_tile + "\n";
+  return text;
+}
+
+CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
+    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking)), kind_(text) {
   // A team stays where sums on the side have their results, or where operands that all rows share (a norm's weights)
   // are the same, and walks over the other rows: what it holds of them is read or written once.
   auto moves = [&](int a) {
@@ -45,6 +50,7 @@ CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking)
 
 KernelCode CudaEmitter::run() {
   write_header();
+  if (kind_ == Text::tiled) write_tile_memory();
   write_row_state();
   write_values();
   write_side_state();
@@ -63,6 +69,8 @@ KernelCode CudaEmitter::run() {
     for (int p = 0; p < nest().stages; ++p) write_merge_entry(p);
     if (has_sides()) write_sides_entry();
     code_.cuda.walking.text = std::exchange(out_, std::move(whole));
+  } else if (kind_ == Text::tiled) {
+    write_tiled_entry();
   } else {
     write_pointwise_entry();
   }
@@ -214,6 +222,7 @@ void CudaEmitter::write_row_state() {
   for (int a : row_axes()) line("index c", to_string(a), ";");
   if (inner_in_row()) line("index pos;  // first of this thread's columns");
   line("bool live;  // there is such a row");
+  if (kind_ == Text::tiled) line("fw::u32 tile;  // where it stands in every tile");
   close(";");
   line();
   write_place_row();
@@ -381,9 +390,13 @@ std::string CudaEmitter::row_index(int s, int operand) const {
 // Rows in registers are read once whatever the number of passes, and two of them give the more accurate variance for
 // less arithmetic; a kernel that walks over its rows takes both moments in one.
 KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
-  KernelCode code = CudaEmitter(graph, kernel, false).run();
+  using Text = CudaEmitter::Text;
+  CudaEmitter emitter(graph, kernel, Text::ordinary);
+  const bool can_tile = emitter.can_tile();
+  KernelCode code = emitter.run();
+  if (can_tile) code.cuda.tiled_text = CudaEmitter(graph, kernel, Text::tiled).run().text;
   if (code.nest.kind == LoopNest::Kind::pointwise) return code;
-  KernelCode walking = CudaEmitter(graph, kernel, true).run();
+  KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
   code.cuda.walking = {walking.text + walking.cuda.walking.text, walking.nest.stages, walking.cuda.walking.sums,
                        walking.cuda.walking.final_phase};
   return code;

@@ -25,6 +25,8 @@ struct CudaCode {
   };
   Walking walking;
   int moving_loads = 0;  // operands that every row brings anew
+  // For operands that lie along another axis than the lines: stands behind cuda_tile_prelude. Empty: cannot be done.
+  std::string tiled_text;
 };
 
 // A generated kernel: its text and what the executor must hand to it.
@@ -57,5 +59,6 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel);
 // The text in front of every kernel (src/kernels, embedded by the build).
 const std::string& cpp_prelude();
 const std::string& cuda_prelude();
+const std::string& cuda_tile_prelude();
 
 }  // namespace fusewright

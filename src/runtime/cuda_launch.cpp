@@ -22,12 +22,15 @@ constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // wi
 constexpr int pointwise_items = 4, column_items = 8;
 constexpr int row_items[] = {1, 4, 8};
 
+// Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
+constexpr int64_t worth_compiling = 1 << 16;
+
 }  // namespace
 
 // One call: the variant, the shape of its launches, and the arguments that follow from them.
 struct CudaLauncher::Call {
   Geometry g;
-  Variant variant{1, 1, false};
+  Variant variant{1, 1, false, {}};
   int device = 0;
   int64_t processors = 1;
   int64_t threads = 256, team = 1, lanes = 1;
@@ -39,6 +42,7 @@ struct CudaLauncher::Call {
   std::vector<int64_t> side_strides, total_strides;
   std::vector<void*> partial;
   std::vector<Tensor> memory;
+  int64_t tile_bytes = 0;  // of shared memory
 
   // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
   bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p] != nullptr; }
@@ -49,7 +53,8 @@ struct CudaLauncher::Call {
   }
 };
 
-CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
+                           const std::vector<Order>& orders)
     : code_(code), geometry_(graph, code, slots) {
   for (Value v : code.numbers) number_types_.push_back(compute_type(graph.dtype(v)));
   // 16 bytes of the widest operand; no vectors at all where nothing lies along the line.
@@ -61,15 +66,41 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1], row_items[2]};
   if (code.nest.kind == LoopNest::Kind::column) items = {0, column_items};
   for (int n : items) {
-    variants_.push_back({widest_, n, false});
-    if (widest_ > 1) variants_.push_back({1, n, false});
+    variants_.push_back({widest_, n, false, {}});
+    if (widest_ > 1) variants_.push_back({1, n, false, {}});
+  }
+  expect_tiles(graph, slots, orders);
+}
+
+// Where the graph itself says that operands lie differently, the tiled variant for its sizes is compiled with the rest.
+void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, int>& slots,
+                                const std::vector<Order>& orders) {
+  if (code_.cuda.tiled_text.empty()) return;
+  std::vector<int64_t> symbols(slots.size(), 1);
+  for (const auto& [name, slot] : slots) symbols[static_cast<size_t>(slot)] = graph.hints.at(name);
+  std::vector<Tensor> tensors(code_.operands.size());
+  std::vector<const Tensor*> operands;
+  for (size_t o = 0; o < tensors.size(); ++o) {
+    const Value v = code_.operands[o].value;
+    for (const Size& size : graph.shape(v)) tensors[o].sizes[static_cast<size_t>(tensors[o].rank++)] = graph.hint(size);
+    set_strides(tensors[o], orders[static_cast<size_t>(v)]);
+    operands.push_back(&tensors[o]);
+  }
+  Geometry g = geometry_.bind(operands, symbols.data());
+  merge_loops(g);
+  if (const Tiling tiling = find_tiling(code_, g); tiling.operands != 0) {
+    const Variant variant = tiled_variant(g, operands, tiling);
+    if (!variant.wide) variants_.push_back(variant);
   }
 }
 
 std::string CudaLauncher::source(const Variant& variant) const {
   return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
-         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" + cuda_prelude() +
-         (variant.items == 0 ? code_.cuda.walking.text : code_.text);
+         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" +
+         (variant.tiling.operands != 0 ? "#define FW_TILED " + std::to_string(variant.tiling.operands) +
+                                             "ull\n#define FW_ACROSS " + std::to_string(variant.tiling.across) + "\n" +
+                                             cuda_tile_prelude() + code_.cuda.tiled_text
+                                       : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -99,24 +130,33 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
 }
 
 std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
-  if (!variant.wide) return loaded_->modules.at(variant);
+  if (auto known = loaded_->modules.find(variant); known != loaded_->modules.end()) return known->second;
   std::lock_guard<std::mutex> lock(loaded_->mutex);
-  auto& slot = loaded_->modules[variant];
+  auto& slot = loaded_->later[variant];
   if (!slot) slot = cuda::compile({source(variant)}, loaded_->architecture)[0];
   return slot;
 }
 
-bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const {
+bool CudaLauncher::is_loaded(const Variant& variant) const {
+  if (loaded_->modules.count(variant)) return true;
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  return loaded_->later.count(variant) != 0;
+}
+
+bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
+                               const Tiling& tiling) const {
   const int inner = code_.nest.inner;
   if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest_ != 0) return false;
+  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest_ != 0) return false;
   for (const CudaCode::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
     const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest_ * size_of(code_.operands[operand].dtype)));
     if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
+    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
     for (size_t a = 0; a < g.axes; ++a) {
       const int64_t stride = g.stride(operand, a);
       if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == v.axis ? stride != 1 : stride % widest_ != 0) return false;
+      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest_ != 0) return false;
     }
   }
   return true;
@@ -132,6 +172,40 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
   for (size_t a = 0; a < code_.axes.size(); ++a)
     if (!code_.axes[a].tap) points *= g.sizes[a];
   return points >= narrow_limit;
+}
+
+CudaLauncher::Variant CudaLauncher::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                                  const Tiling& tiling) const {
+  const int vector = vectors_fit(g, operands, tiling) ? widest_ : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+}
+
+// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured, nor
+// for tensors so small that the caches serve them as they are.
+bool CudaLauncher::plan_tiled(Call& c, const std::vector<const Tensor*>& operands, void* stream) const {
+  const Tiling tiling = find_tiling(code_, c.g);
+  if (tiling.operands == 0) return false;
+  const Variant variant = tiled_variant(c.g, operands, tiling);
+  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  if (shape.shared_bytes > cuda::device(c.device).shared_bytes) return false;
+  int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
+  const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
+  if (!is_loaded(variant)) {
+    const bool small = c.g.extent(code_.nest.reduced) * line < worth_compiling;
+    if (small || cuda::is_capturing(stream)) return false;
+  }
+  c.variant = variant;
+  c.tile_bytes = shape.shared_bytes;
+  c.team = shape.width;
+  c.lanes = shape.length;
+  c.tiles = shape.tiles_along;
+  c.splits = shape.tiles_across;
+  c.line = line / variant.vector;
+  c.walked = across;
+  across = 1;  // rows are placed at its beginning, and move across from there
+  c.anchors = c.g.extent(code_.nest.reduced);
+  c.blocks = c.anchors * c.splits * c.tiles;
+  return true;
 }
 
 // A team takes a stretch of a line, several lines to a block where they are short.
@@ -314,7 +388,9 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   shape.blocks = static_cast<uint32_t>(blocks);
   shape.threads = static_cast<uint32_t>(c.threads);
   // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
-  if (c.team * c.lanes > 32) {
+  if (c.variant.tiling.operands != 0) {
+    shape.shared_bytes = static_cast<uint32_t>(c.tile_bytes);
+  } else if (c.team * c.lanes > 32) {
     int64_t largest = 16;
     for (const std::vector<int64_t>& sums : c.sums(code_))
       largest =
@@ -327,6 +403,16 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
+void CudaLauncher::merge_loops(Geometry& g) const {
+  const LoopNest& nest = code_.nest;
+  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
+  if (nest.inner >= 0) (nest.kind == LoopNest::Kind::column ? anchors : lines).push_back(nest.inner);
+  geometry_.merge(g, lines, nest.inner, KernelGeometry::Text::own_axes);
+  if (nest.kind == LoopNest::Kind::pointwise) return;
+  geometry_.merge(g, anchors, nest.inner, KernelGeometry::Text::own_axes);
+  geometry_.merge(g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
+}
+
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                        const std::vector<double>& scalars) const {
   Call c;
@@ -335,22 +421,17 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
   c.processors = cuda::device(c.device).multiprocessors;
   const LoopNest& nest = code_.nest;
   const bool column = nest.kind == LoopNest::Kind::column, pointwise = nest.kind == LoopNest::Kind::pointwise;
-  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
-  if (nest.inner >= 0) (column ? anchors : lines).push_back(nest.inner);
-  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
-  if (!pointwise) {
-    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
-    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
-  }
+  merge_loops(c.g);
   c.variant.vector = vectors_fit(c.g, operands) ? widest_ : 1;
   c.variant.wide = needs_wide(c.g);
   c.line = nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(nest.inner)] / c.variant.vector;
-  if (pointwise)
-    plan_pointwise(c);
-  else if (column)
+  if (pointwise) {
+    if (!plan_tiled(c, operands, host.stream())) plan_pointwise(c);
+  } else if (column) {
     plan_columns(c);
-  else
+  } else {
     plan_rows(c);
+  }
 
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);
