@@ -145,18 +145,18 @@ bool CudaLauncher::is_loaded(const Variant& variant) const {
 
 bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
                                const Tiling& tiling) const {
-  const int inner = code_.nest.inner;
-  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest_ != 0) return false;
-  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest_ != 0) return false;
+  const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
+  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
+  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaCode::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest_ * size_of(code_.operands[operand].dtype)));
+    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest * size_of(code_.operands[operand].dtype)));
     if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
     const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
     for (size_t a = 0; a < g.axes; ++a) {
       const int64_t stride = g.stride(operand, a);
       if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest_ != 0) return false;
+      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
     }
   }
   return true;
@@ -176,7 +176,7 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
 
 CudaLauncher::Variant CudaLauncher::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
                                                   const Tiling& tiling) const {
-  const int vector = vectors_fit(g, operands, tiling) ? widest_ : 1;
+  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
   return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
 }
 

@@ -16,6 +16,8 @@ struct Tiling {
 };
 Tiling find_tiling(const KernelCode& code, const Geometry& g);
 
+constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
+
 // The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
 struct TileShape {
   int64_t items;          // vectors that a thread computes
