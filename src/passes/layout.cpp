@@ -100,6 +100,7 @@ class Relayout {
  public:
   Relayout(const Graph& from, std::set<Value> chosen) : from_(from), chosen_(std::move(chosen)) {
     find_reductions();
+    find_mixtures();
     for (const Output& output : from.outputs)
       if (!is_saved(output)) given_[output.value] = output.order;
   }
@@ -108,16 +109,19 @@ class Relayout {
     Graph to = rebuild(from_, [&](Builder& b, const Node& node, std::vector<Value>& operands) {
       const Value old = static_cast<Value>(&node - from_.nodes.data());
       const bool chosen = chosen_.count(old) != 0;
-      if (chosen || !follows(node))
-        for (size_t k = 0; k < operands.size(); ++k)
-          operands[k] = lying(b, operands[k], node.operands[k], chosen ? channels_last : from_.type(node.operands[k]).order);
+      for (size_t k = 0; k < operands.size(); ++k) {
+        if (mixed_.count(node.operands[k]) && (is_inside(node) || is_heavy(node)))
+          operands[k] = copied(b, operands[k], channels_last);
+        if (chosen || !follows(node))
+          operands[k] =
+              lying(b, operands[k], node.operands[k], chosen ? channels_last : from_.type(node.operands[k]).order);
+      }
       const Value v = copy_node(b, node, operands);
       Graph& graph = b.graph();
       graph[v].type.order = chosen ? channels_last : order_of(graph, node_with(node, operands));
       if (auto given = given_.find(old); given != given_.end() && is_free(old)) graph[v].type.order = given->second;
       return v;
     });
-    unmix_reductions(to);
     copy_outputs(to);
     keep_saved_orders(to);
     return to;
@@ -197,35 +201,29 @@ class Relayout {
   }
 
   // A reduction whose operands lie in both orders reads those that are row-major as copies.
-  void unmix_reductions(Graph& graph) {
-    std::set<Value> mixed;
+  void find_mixtures() {
+    Graph graph = from_;
+    for (size_t i = 0; i < graph.nodes.size(); ++i)
+      graph.nodes[i].type.order =
+          chosen_.count(static_cast<Value>(i)) ? channels_last : order_of(graph, graph.nodes[i]);
     for (const Node& node : graph.nodes) {
       if (!is_heavy(node)) continue;
       std::set<Value> row_major;
       bool last = false;
       walk_upstream(graph, node.operands[0], [&](Value next) {
         const Node& leaf = graph[next];
-        if (is_inside(leaf) && !is_layout_copy(graph, next)) return true;
+        if (is_inside(leaf)) return true;
         if (leaf.type.rank() != 4 || leaf.type.shape != graph.shape(node.operands[0])) return false;
         last |= leaf.type.order == channels_last;
         if (leaf.type.order.empty()) row_major.insert(next);
         return false;
       });
-      if (last) mixed.insert(row_major.begin(), row_major.end());
+      if (last) mixed_.insert(row_major.begin(), row_major.end());
     }
-    if (mixed.empty()) return;
-    copies_.clear();
-    graph = rebuild(graph, [&](Builder& b, const Node& node, std::vector<Value>& operands) {
-      if (is_inside(node) || is_heavy(node))
-        for (size_t k = 0; k < operands.size(); ++k)
-          if (mixed.count(node.operands[k])) operands[k] = copied(b, operands[k], channels_last);
-      return copy_node(b, node, operands);
-    });
   }
 
   // Results that the user sees, where no pointwise kernel can write them as he expects them.
   void copy_outputs(Graph& graph) {
-    copies_.clear();
     Builder b(graph);
     for (size_t i = 0; i < graph.outputs.size(); ++i) {
       Output& output = graph.outputs[i];
@@ -238,6 +236,7 @@ class Relayout {
   const std::set<Value> chosen_;
   std::vector<bool> near_reduction_;
   std::map<Value, Order> given_;  // results of the region: the order that the caller expects
+  std::set<Value> mixed_;         // of from_: read by reductions as copies
   std::set<Value> moved_;         // have been given another order, or a copy
   std::map<std::pair<Value, Order>, Value> copies_;
 };
