@@ -1,6 +1,7 @@
 #pragma once
-// The writer of CUDA kernels, in three files: cuda_kernel.cpp (skeleton, rows, entries), cuda_stage.cpp (what one
-// thread does with one vector of elements) and cuda_window.cpp (pooling).
+// The writer of CUDA kernels, in five files: cuda_kernel.cpp (skeleton, rows), cuda_entry.cpp (the kernels themselves),
+// cuda_tile.cpp (pointwise kernels of mixed layouts), cuda_stage.cpp (what one thread does with one vector of elements)
+// and cuda_window.cpp (pooling).
 #include <string>
 #include <vector>
 
@@ -10,8 +11,10 @@ namespace fusewright {
 
 class CudaEmitter : Emitter {
  public:
-  CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking);
+  enum class Text { ordinary, walking, tiled };
+  CudaEmitter(const Graph& graph, const Kernel& kernel, Text text);
   KernelCode run();
+  bool can_tile() const;  // there is a tiled text
 
  private:
   // ---- places ----------------------------------------------------------------------------------------------
@@ -19,6 +22,7 @@ class CudaEmitter : Emitter {
   const std::vector<int>& row_axes() const { return has_rows() ? nest().kept : nest().reduced; }
   std::vector<int> element_axes() const { return has_rows() ? nest().reduced : std::vector<int>(); }
   bool inner_in_row() const { return is_column(); }  // the innermost loop belongs to the row, else to the element
+  bool walking() const { return kind_ == Text::walking; }
   bool is_row_axis(int a) const;
   bool is_ahead(int s) const;  // a load that is asked for before its row's turn comes
   int64_t held_bytes() const;  // that a thread holds for each element of its rows, at most
@@ -66,6 +70,13 @@ class CudaEmitter : Emitter {
   void write_row_values_until(int p);
   void write_sides_entry();
 
+  // ---- mixed layouts: cuda_tile.cpp ------------------------------------------------------------------------
+
+  std::string tile_of(int operand) const;
+  std::string only_if(bool tiled, int operand) const;
+  void write_tile_memory();
+  void write_tiled_entry();
+
   // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
 
   bool is_element_load(int s) const;
@@ -93,7 +104,7 @@ class CudaEmitter : Emitter {
   void write_taps(int s, const std::string& best, int index);
   void write_window_body(int s, const std::string& best, int index);
 
-  const bool walking_;       // rows are read anew in every pass, else held in registers
+  const Text kind_;
   std::vector<int> needed_;  // steps of the stage that is being written
   int pass_ = 0;             // its number
   std::vector<int> anchor_axes_, walked_axes_;

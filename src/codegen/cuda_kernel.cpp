@@ -24,9 +24,14 @@ const std::string& cuda_prelude() {
   return text;
 }
 
-CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking)
-    : Emitter(graph, kernel, choose_schedule(graph, kernel, walking ? Rows::memory : Rows::registers)),
-      walking_(walking) {
+const std::string& cuda_tile_prelude() {
+  static const std::string text = cuda_prelude() + embedded_cuda_tile + "\n";
+  return text;
+}
+
+CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
+    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers)),
+      kind_(text) {
   if (nest().kind != LoopNest::Kind::row) {
     anchor_axes_ = row_axes();
     return;
@@ -47,6 +52,7 @@ CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking)
 
 KernelCode CudaEmitter::run() {
   write_header();
+  if (kind_ == Text::tiled) write_tile_memory();
   write_row_state();
   write_values();
   write_side_state();
@@ -59,9 +65,11 @@ KernelCode CudaEmitter::run() {
   }
   if (has_rows()) write_row_code(nest().stages);
   line("}  // namespace");
-  if (!has_rows()) {
+  if (kind_ == Text::tiled) {
+    write_tiled_entry();
+  } else if (!has_rows()) {
     write_pointwise_entry();
-  } else if (!walking_) {
+  } else if (!walking()) {
     write_held_entry();
   } else {
     write_walking_entry();
@@ -110,7 +118,7 @@ void CudaEmitter::describe() {
 }
 
 bool CudaEmitter::is_ahead(int s) const {
-  return has_rows() && !walking_ && is_element_load(s) && inner_varying(s) && !is_fixed(s);
+  return has_rows() && !walking() && is_element_load(s) && inner_varying(s) && !is_fixed(s);
 }
 
 int64_t CudaEmitter::held_bytes() const {
@@ -268,6 +276,7 @@ void CudaEmitter::write_row_state() {
   for (int a : row_axes()) line("index c", to_string(a), ";");
   if (inner_in_row()) line("index pos;  // first of this thread's columns");
   line("bool live;  // there is such a row");
+  if (kind_ == Text::tiled) line("fw::u32 tile;  // where it stands in every tile");
   close(";");
   line();
   write_place_row();
@@ -452,9 +461,13 @@ std::string CudaEmitter::row_index(int s, int operand) const {
 // Rows in registers are read once whatever the number of passes, and two of them give the more accurate variance for
 // less arithmetic; a kernel that walks over its rows takes both moments in one.
 KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
-  KernelCode code = CudaEmitter(graph, kernel, false).run();
+  using Text = CudaEmitter::Text;
+  CudaEmitter emitter(graph, kernel, Text::ordinary);
+  const bool can_tile = emitter.can_tile();
+  KernelCode code = emitter.run();
+  if (can_tile) code.cuda.tiled_text = CudaEmitter(graph, kernel, Text::tiled).run().text;
   if (code.nest.kind == LoopNest::Kind::pointwise) return code;
-  KernelCode walking = CudaEmitter(graph, kernel, true).run();
+  KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
   code.cuda.walking = {walking.text, walking.nest.stages, walking.cuda.sums, walking.cuda.final_phase};
   return code;
 }

@@ -98,7 +98,7 @@ void CudaEmitter::write_element_place() {
   for (int s = 0; s < count(); ++s) all.push_back(s);
   if (!has_rows()) {
     write_load("load_moving", all, "x");
-  } else if (!walking_) {
+  } else if (!walking()) {
     write_load("load_fixed", all, "f");
     write_ahead();
   } else {
@@ -119,7 +119,7 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
     std::string from = pointer(operand) + " + " + element_offset(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
     if (inner_varying(s))
-      line("fw::load_line(", from, ", ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", to, ");");
     else
       line(to, " = fw::load(", from, ");");
   }
@@ -216,7 +216,10 @@ void CudaEmitter::write_stage(int p) {
   for (int s : needed_) {
     if (!is_line(s) || !stored_in(s, p)) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line("if (inside) fw::store_line(", pointer(operand), " + ", element_offset(operand), ", out", to_string(s), ");");
+    std::string to = pointer(operand) + " + " + element_offset(operand);
+    if (kind_ == Text::tiled)
+      to = "fw::tiled<" + to_string(operand) + "> ? " + tile_of(operand) + " + row.tile : " + to;
+    line("if (inside) fw::store_line(", to, ", out", to_string(s), ");");
   }
   close();
   line();

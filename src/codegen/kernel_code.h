@@ -27,6 +27,8 @@ struct CudaCode {
   bool final_phase = false;  // values of the row are stored behind the last pass
   std::vector<int> items;    // vectors of a row that a thread may hold in registers: one variant for each
   std::vector<int> ahead;    // operands that come through shared memory, asked for before their row's turn
+  // For operands that lie along another axis than the lines: stands behind cuda_tile_prelude. Empty: cannot be done.
+  std::string tiled_text;
 };
 
 // A generated kernel: its text and what the executor must hand to it.
@@ -59,5 +61,6 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel);
 // The text in front of every kernel (src/kernels, embedded by the build).
 const std::string& cpp_prelude();
 const std::string& cuda_prelude();
+const std::string& cuda_tile_prelude();
 
 }  // namespace fusewright

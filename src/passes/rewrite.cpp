@@ -260,16 +260,20 @@ constexpr Rule rules[] = {
 // A name that is misspelt switches nothing off: say so, once for each in a process.
 void warn_if_unknown(const std::string& name) {
   if (std::any_of(std::begin(rules), std::end(rules), [&](const Rule& rule) { return name == rule.name; })) return;
+  if (name == "channels_last") return;  // the choice of the layout pass
   static std::mutex mutex;
   static std::set<std::string> said;
   std::lock_guard<std::mutex> lock(mutex);
   if (!said.insert(name).second) return;
   std::string known;
-  for (const Rule& rule : rules) known += (known.empty() ? "" : ", ") + std::string(rule.name);
+  for (const Rule& rule : rules) known += std::string(rule.name) + ", ";
+  known += "channels_last";
   log(LogLevel::warning, "FUSEWRIGHT_DISABLE: no rewrite rule '" + name + "'; known: " + known);
 }
 
-std::set<std::string> disabled(const Options& options) {
+}  // namespace
+
+std::set<std::string> disabled_rules(const Options& options) {
   std::set<std::string> names = options.disabled_rewrites;
   const char* variable = std::getenv("FUSEWRIGHT_DISABLE");
   std::string list = variable ? variable : "";
@@ -285,10 +289,8 @@ std::set<std::string> disabled(const Options& options) {
   return names;
 }
 
-}  // namespace
-
 void rewrite(Program& program) {
-  std::set<std::string> off = disabled(program.options);
+  std::set<std::string> off = disabled_rules(program.options);
   for (const Rule& rule : rules) {
     if (off.count(rule.name)) continue;
     bool used = false;

@@ -40,13 +40,16 @@ std::string str(const LaunchChoice& c) {
          std::to_string(c.scale);
 }
 
+// Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
+constexpr int64_t worth_compiling = 1 << 16;
+
 }  // namespace
 
 void set_candidate_hook(CandidateHook hook) { candidate_hook = hook; }
 
 // All that follows from a choice.
 struct CudaLauncher::Shape {
-  Variant variant{1, 1, false};
+  Variant variant{1, 1, false, {}};
   int64_t threads = 256, team = 1, lanes = 1;
   int64_t partial_lanes = 1;  // of the launch that leaves partial sums
   int64_t blocks = 1;
@@ -67,6 +70,7 @@ struct CudaLauncher::Call : Shape {
   std::vector<int64_t> side_strides, total_strides;
   std::vector<void*> partial;
   std::vector<Tensor> memory;
+  int64_t tile_bytes = 0;  // of shared memory
 
   // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
   bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p] != nullptr; }
@@ -77,7 +81,8 @@ struct CudaLauncher::Call : Shape {
   }
 };
 
-CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
+                           const std::vector<Order>& orders)
     : code_(code), geometry_(graph, code, slots) {
   for (Value v : code.numbers) number_types_.push_back(compute_type(graph.dtype(v)));
   // 16 bytes of the widest operand; no vectors at all where nothing lies along the line.
@@ -88,15 +93,41 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   std::vector<int> items = code.cuda.items;
   if (code.nest.kind != LoopNest::Kind::pointwise) items.push_back(0);
   for (int n : items) {
-    variants_.push_back({widest_, n, false});
-    if (widest_ > 1) variants_.push_back({1, n, false});
+    variants_.push_back({widest_, n, false, {}});
+    if (widest_ > 1) variants_.push_back({1, n, false, {}});
+  }
+  expect_tiles(graph, slots, orders);
+}
+
+// Where the graph itself says that operands lie differently, the tiled variant for its sizes is compiled with the rest.
+void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, int>& slots,
+                                const std::vector<Order>& orders) {
+  if (code_.cuda.tiled_text.empty()) return;
+  std::vector<int64_t> symbols(slots.size(), 1);
+  for (const auto& [name, slot] : slots) symbols[static_cast<size_t>(slot)] = graph.hints.at(name);
+  std::vector<Tensor> tensors(code_.operands.size());
+  std::vector<const Tensor*> operands;
+  for (size_t o = 0; o < tensors.size(); ++o) {
+    const Value v = code_.operands[o].value;
+    for (const Size& size : graph.shape(v)) tensors[o].sizes[static_cast<size_t>(tensors[o].rank++)] = graph.hint(size);
+    set_strides(tensors[o], orders[static_cast<size_t>(v)]);
+    operands.push_back(&tensors[o]);
+  }
+  Geometry g = geometry_.bind(operands, symbols.data());
+  merge_loops(g);
+  if (const Tiling tiling = find_tiling(code_, g); tiling.operands != 0) {
+    const Variant variant = tiled_variant(g, operands, tiling);
+    if (!variant.wide) variants_.push_back(variant);
   }
 }
 
 std::string CudaLauncher::source(const Variant& variant) const {
   return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
-         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" + cuda_prelude() +
-         (variant.items == 0 ? code_.cuda.walking.text : code_.text);
+         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" +
+         (variant.tiling.operands != 0 ? "#define FW_TILED " + std::to_string(variant.tiling.operands) +
+                                             "ull\n#define FW_ACROSS " + std::to_string(variant.tiling.across) + "\n" +
+                                             cuda_tile_prelude() + code_.cuda.tiled_text
+                                       : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -137,24 +168,33 @@ int CudaLauncher::resident_blocks(const Call& c) const {
 }
 
 std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
-  if (!variant.wide) return loaded_->modules.at(variant);
+  if (auto known = loaded_->modules.find(variant); known != loaded_->modules.end()) return known->second;
   std::lock_guard<std::mutex> lock(loaded_->mutex);
-  auto& slot = loaded_->modules[variant];
+  auto& slot = loaded_->later[variant];
   if (!slot) slot = cuda::compile({source(variant)}, loaded_->architecture)[0];
   return slot;
 }
 
-bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const {
-  const int inner = code_.nest.inner;
-  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest_ != 0) return false;
+bool CudaLauncher::is_loaded(const Variant& variant) const {
+  if (loaded_->modules.count(variant)) return true;
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  return loaded_->later.count(variant) != 0;
+}
+
+bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
+                               const Tiling& tiling) const {
+  const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
+  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
+  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaCode::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest_ * size_of(code_.operands[operand].dtype)));
+    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest * size_of(code_.operands[operand].dtype)));
     if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
+    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
     for (size_t a = 0; a < g.axes; ++a) {
       const int64_t stride = g.stride(operand, a);
       if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == v.axis ? stride != 1 : stride % widest_ != 0) return false;
+      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
     }
   }
   return true;
@@ -178,14 +218,7 @@ CudaLauncher::Call CudaLauncher::bind(Host& host, const std::vector<const Tensor
   c.g = geometry_.bind(operands, symbols);
   c.device = host.device();
   c.processors = cuda::device(c.device).multiprocessors;
-  const LoopNest& nest = code_.nest;
-  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
-  if (nest.inner >= 0) (nest.kind == LoopNest::Kind::column ? anchors : lines).push_back(nest.inner);
-  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
-  if (nest.kind != LoopNest::Kind::pointwise) {
-    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
-    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
-  }
+  merge_loops(c.g);
   c.widest = vectors_fit(c.g, operands) ? widest_ : 1;
   c.wide = needs_wide(c.g);
   return c;
@@ -262,6 +295,40 @@ bool CudaLauncher::plan(Call& c, const LaunchChoice& choice) const {
   return possible(c);
 }
 
+CudaLauncher::Variant CudaLauncher::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                                  const Tiling& tiling) const {
+  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+}
+
+// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured, nor
+// for tensors so small that the caches serve them as they are.
+bool CudaLauncher::plan_tiled(Call& c, const std::vector<const Tensor*>& operands, void* stream) const {
+  const Tiling tiling = find_tiling(code_, c.g);
+  if (tiling.operands == 0) return false;
+  const Variant variant = tiled_variant(c.g, operands, tiling);
+  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  if (shape.shared_bytes > cuda::device(c.device).shared_bytes) return false;
+  int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
+  const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
+  if (!is_loaded(variant)) {
+    const bool small = c.g.extent(code_.nest.reduced) * line < worth_compiling;
+    if (small || cuda::is_capturing(stream)) return false;
+  }
+  c.variant = variant;
+  c.tile_bytes = shape.shared_bytes;
+  c.team = shape.width;
+  c.lanes = shape.length;
+  c.tiles = shape.tiles_along;
+  c.rows = shape.tiles_across;
+  c.line = line / variant.vector;
+  c.walked = across;
+  across = 1;  // rows are placed at its beginning, and move across from there
+  c.anchors = c.g.extent(code_.nest.reduced);
+  c.blocks = c.anchors * c.rows * c.tiles;
+  return true;
+}
+
 // A team takes a stretch of a line, several lines to a block where they are short.
 void CudaLauncher::plan_pointwise(Call& c, const LaunchChoice& choice) const {
   c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
@@ -292,7 +359,10 @@ uint32_t CudaLauncher::slot_bytes(const Call& c) const {
   return static_cast<uint32_t>(largest * slots);
 }
 
-uint32_t CudaLauncher::shared_bytes(const Call& c) const { return slot_bytes(c) + ahead_bytes(c); }
+uint32_t CudaLauncher::shared_bytes(const Call& c) const {
+  if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
+  return slot_bytes(c) + ahead_bytes(c);
+}
 
 // The rows of each anchor, shared out to as many teams as can work at a time.
 void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
@@ -354,7 +424,7 @@ void CudaLauncher::plan_columns(Call& c, const LaunchChoice& choice) const {
 bool CudaLauncher::possible(const Call& c) const {
   const bool pointwise = code_.nest.kind == LoopNest::Kind::pointwise, row = code_.nest.kind == LoopNest::Kind::row;
   const int64_t span = c.team * c.lanes;
-  const Variant narrow{c.variant.vector, c.variant.items, false};
+  const Variant narrow{c.variant.vector, c.variant.items, false, {}};
   if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split || (row && c.variant.items == 1) ? 256 : 512;
@@ -585,10 +655,21 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
+void CudaLauncher::merge_loops(Geometry& g) const {
+  const LoopNest& nest = code_.nest;
+  std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
+  if (nest.inner >= 0) (nest.kind == LoopNest::Kind::column ? anchors : lines).push_back(nest.inner);
+  geometry_.merge(g, lines, nest.inner, KernelGeometry::Text::own_axes);
+  if (nest.kind == LoopNest::Kind::pointwise) return;
+  geometry_.merge(g, anchors, nest.inner, KernelGeometry::Text::own_axes);
+  geometry_.merge(g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
+}
+
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                        const std::vector<double>& scalars, TuningProgress* progress) const {
   Call c = bind(host, operands, symbols);
   const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
+  if (plan_tiled(c, operands, host.stream())) return launch_all(host, c, operands, numbers);
   std::optional<LaunchChoice> choice = known_choice(host, c, progress);
   if (!choice) choice = tune(host, c, operands, numbers, *progress);
   // Others in the bucket may have sizes that this choice cannot serve; the rule serves all that launch() takes.

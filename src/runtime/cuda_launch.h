@@ -11,6 +11,7 @@
 #include "codegen/kernel_code.h"
 #include "fusewright/host.h"
 #include "runtime/cuda.h"
+#include "runtime/cuda_tile.h"
 #include "runtime/geometry.h"
 #include "runtime/tuner.h"
 
@@ -36,7 +37,9 @@ void set_candidate_hook(CandidateHook hook);
 // Results may differ in their last bits between choices, never between calls with one choice.
 class CudaLauncher {
  public:
-  CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots);
+  // `orders`: how each value lies in memory, as far as the graph knows.
+  CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
+               const std::vector<Order>& orders);
 
   // One source for each variant, and their modules in the same order. They are loaded on the device at once: nothing
   // may be loaded later, while a CUDA graph is being captured.
@@ -51,6 +54,7 @@ class CudaLauncher {
   struct Variant {
     int vector, items;
     bool wide;
+    Tiling tiling = {};
     auto operator<=>(const Variant&) const = default;
   };
   struct Shape;
@@ -58,8 +62,13 @@ class CudaLauncher {
   std::string source(const Variant& variant) const;
   std::vector<std::string> entries(const Variant& variant) const;
   std::shared_ptr<cuda::Module> module(const Variant& variant) const;
-  bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const;
+  bool is_loaded(const Variant& variant) const;
+  bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
   bool needs_wide(const Geometry& g) const;
+  void merge_loops(Geometry& g) const;
+  Variant tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
+  void expect_tiles(const Graph& graph, const std::map<std::string, int>& slots, const std::vector<Order>& orders);
+  bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands, void* stream) const;
   Call bind(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
   void set_vector(Call& call, int vector) const;
   // By rule, for vectors of a width.
@@ -99,8 +108,9 @@ class CudaLauncher {
   std::vector<Variant> variants_;
   int widest_ = 1;  // elements in the largest vector
   struct Loaded {
-    std::mutex mutex;  // for variants with wide offsets, which are compiled when a tensor needs them, and for choices
-    std::map<Variant, std::shared_ptr<cuda::Module>> modules;
+    std::map<Variant, std::shared_ptr<cuda::Module>> modules;  // with the first call
+    std::mutex mutex;
+    std::map<Variant, std::shared_ptr<cuda::Module>> later;  // wide offsets and tiles, when a tensor needs them
     std::map<std::tuple<Variant, int, int64_t, uint32_t>, int> resident;  // blocks, by device, threads, shared memory
     std::unordered_map<uint64_t, LaunchChoice> choices;                   // by bucket and device
     cuda::Architecture architecture;

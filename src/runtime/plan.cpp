@@ -29,15 +29,6 @@ LibraryCall library_call(const Node& node) {
   return call;
 }
 
-void set_strides(Tensor& tensor, const Order& order) {
-  int64_t stride = 1;
-  for (int i = tensor.rank; i-- > 0;) {
-    size_t d = order.empty() ? static_cast<size_t>(i) : static_cast<size_t>(order[static_cast<size_t>(i)]);
-    tensor.strides[d] = stride;
-    stride *= std::max<int64_t>(tensor.sizes[d], 1);
-  }
-}
-
 // The same memory with other sizes, where strides allow it.
 bool try_reshape(const Tensor& from, Tensor& to) {
   int64_t chunk_stride = 1, numel = from.elements();
@@ -123,7 +114,7 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
     if (graph_.nodes[v].kind() == Kind::movement) needs_shape(static_cast<Value>(v));
   for (const KernelCode& code : kernels_) {
     if (cuda)
-      cuda_launchers_.emplace_back(graph_, code, binder_.slots());
+      cuda_launchers_.emplace_back(graph_, code, binder_.slots(), orders_);
     else
       launchers_.emplace_back(graph_, code, binder_.slots());
   }

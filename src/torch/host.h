@@ -10,6 +10,9 @@ namespace fusewright {
 void emulate_cuda(bool enabled);
 bool emulates_cuda();
 
+// The user allows TF32 in cuDNN's convolutions (torch.backends.cudnn.allow_tf32, cudnn.conv.fp32_precision).
+bool allows_tf32_convolution();
+
 // Index of the GPU whose kernels serve tensors of this device; -1: kernels for the CPU.
 int gpu_of(at::Device device);
 
