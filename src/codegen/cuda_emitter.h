@@ -22,6 +22,7 @@ class CudaEmitter : Emitter {
   const std::vector<int>& row_axes() const { return has_rows() ? nest().kept : nest().reduced; }
   std::vector<int> element_axes() const { return has_rows() ? nest().reduced : std::vector<int>(); }
   bool inner_in_row() const { return is_column(); }  // the innermost loop belongs to the row, else to the element
+  std::vector<int> items() const;                    // vectors of a row that a thread may hold: one variant for each
   bool walking() const { return kind_ == Text::walking; }
   bool is_row_axis(int a) const;
   bool is_ahead(int s) const;  // a load that is asked for before its row's turn comes
@@ -38,6 +39,7 @@ class CudaEmitter : Emitter {
 
   std::string use(int s) const override;
   bool is_divisor(int s) const;  // a value of the row that its elements are divided by
+  std::string computed(int s) const;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;
   std::vector<int> moments_in(int p) const;  // pairs of reductions taken in one, by their second

@@ -84,9 +84,10 @@ void CudaEmitter::write_team_end(bool held) {
 void CudaEmitter::write_held_entry() {
   std::string side = has_sides() ? ", side[item], total" : "";
   // As many blocks on a processor as their registers allow: one reduces while another computes.
-  line("constexpr int most_threads = ", is_column() ? "512" : "FW_ITEMS == 1 ? 256 : 512", ";");
+  line("constexpr int most_threads = ",
+       is_column() ? "512" : "FW_ITEMS < " + to_string(items().back()) + " ? 256 : 512", ";");
   line("constexpr int registers = ITEMS * V * ", to_string(held_bytes()), " / 4 + V * ", to_string(row_bytes()),
-       " / 4 + 48;");
+       " / 4 + 56;");
   line("constexpr int blocks = most_threads * registers >= 65536 ? 1 : 65536 / (most_threads * registers);");
   open("extern \"C\" __global__ void __launch_bounds__(most_threads, blocks) ", code_.name, "(const Args a)");
   write_team_place();
@@ -103,14 +104,15 @@ void CudaEmitter::write_held_entry() {
                depth + ", item, AHEAD_BYTES));");
     line("fw::copy_async_commit();");
   };
+  line("const fw::u32 fixed = a.ahead + fw::DEPTH * ITEMS * AHEAD_BYTES * fw::block_threads();");
+  line("(void)fixed;");
+  write_place("row", "0");
+  over_items("if (e < a.elements) ask_fixed(a, row, place(a, e), fw::ahead_slot(fixed, 0, item, FIXED_BYTES));");
   out_ += "#pragma unroll\n";
   open("for (int depth = 0; depth < fw::DEPTH; ++depth)");
   ask("first", "depth", "depth");
   close();
-  write_place("row", "0");
   line("load_row(a, row);");
-  line("Fixed f[ITEMS];");
-  over_items("load_fixed(a, row, place(a, e < a.elements ? e : 0), f[item]);");
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -136,8 +138,14 @@ void CudaEmitter::write_held_entry() {
     std::string id = to_string(p);
     line("Sums", id, " sums", id, ";");
     line("sums", id, ".clear();");
-    over_items("stage_" + id + "(a, row, place(a, e), x[item], f[item], kept[item], row.live && e < a.elements, sums" +
-               id + side + ");");
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
+    line("const bool inside = row.live && e < a.elements;");
+    line("Fixed f;");
+    line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fw::ahead_slot(fixed, 0, item, FIXED_BYTES), f);");
+    line("stage_", id, "(a, row, place(a, e), x[item], f, kept[item], inside, sums", id, side, ");");
+    close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
     line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
   }

@@ -94,17 +94,11 @@ void CudaEmitter::describe() {
     for (int m : moments_in(p)) sizes.insert(sizes.end(), 2, size_of(compute_type(dtype(m))));
     cuda.sums.push_back(sizes);
   }
-  // A thread has 128 registers where 512 of them are on a processor, and a vector is mostly four floats.
-  const bool heavy = is_column() ? 8 * held_bytes() + row_bytes() + 48 > 128 : held_bytes() > 16;
-  if (!has_rows())
-    cuda.items = {nest().has_window ? 1 : 4};  // the taps of a window are many loads already, and its lines short
-  else if (is_column())
-    cuda.items = {heavy ? 4 : 8};
-  else
-    cuda.items = heavy ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 4, 8};
+  cuda.items = items();
   for (int s = 0; s < count(); ++s) {
     cuda.final_phase |= row_level(s) && step(s).stored && stage(s) == nest().stages;
     if (is_ahead(s)) cuda.ahead.push_back(operand_of_[static_cast<size_t>(s)].load);
+    if (is_fixed(s) && inner_varying(s)) cuda.fixed.push_back(operand_of_[static_cast<size_t>(s)].load);
     if (step(s).side) cuda.position_side.push_back(is_position_side(s));
     auto [load, store] = operand_of_[static_cast<size_t>(s)];
     bool wide = inner_varying(s) && !row_level(s) && !step(s).side;
@@ -117,6 +111,14 @@ void CudaEmitter::describe() {
   }
 }
 
+// Of a pointwise kernel and of columns the rule takes the first, of rows the last but one where that can hold them.
+std::vector<int> CudaEmitter::items() const {
+  // The taps of a window are many loads already, and its lines are short.
+  if (!has_rows()) return {nest().has_window ? 1 : 4};
+  if (is_column()) return held_bytes() > 4 ? std::vector<int>{4, 8} : std::vector<int>{8, 4};
+  return held_bytes() > 16 ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2, 4, 8};
+}
+
 bool CudaEmitter::is_ahead(int s) const {
   return has_rows() && !walking() && is_element_load(s) && inner_varying(s) && !is_fixed(s);
 }
@@ -124,7 +126,6 @@ bool CudaEmitter::is_ahead(int s) const {
 int64_t CudaEmitter::held_bytes() const {
   int64_t always = 0, most = 0;
   for (int s = 0; s < count(); ++s) {
-    if (is_fixed(s) && inner_varying(s)) always += size_of(dtype(s));
     if (step(s).side && is_position_side(s)) always += size_of(compute_type(dtype(s)));
   }
   // Between passes p and p + 1: what has been carried there, and the operands that are still needed.
@@ -219,6 +220,19 @@ bool CudaEmitter::is_divisor(int s) const {
   for (int user = s + 1; user < count(); ++user)
     if (!row_level(user) && node(user).op == Op::div && step(user).operands[1] == s) return true;
   return false;
+}
+
+// Quotients of one divisor share its reciprocal: that of a row is kept with it, that of a number the compiler finds to
+// be the same everywhere.
+std::string CudaEmitter::computed(int s) const {
+  if (node(s).op != Op::div) return compute(s);
+  const int by = step(s).operands[1];
+  std::string divisor = "row.d" + to_string(by) + (row_array(by) ? "[i]" : "");
+  if (step(by).role == Role::scalar)
+    divisor = "fw::divisor_of(" + use(by) + ")";
+  else if (row_level(s) || !is_divisor(by))
+    return compute(s);
+  return "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")";
 }
 
 std::string CudaEmitter::accumulator_type(int s) const { return register_type(dtype(s)); }
@@ -447,7 +461,7 @@ void CudaEmitter::write_row_code(int p) {
 }
 
 std::string CudaEmitter::row_value(int s) const {
-  if (step(s).role == Role::compute) return compute(s);
+  if (step(s).role == Role::compute) return computed(s);
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
     return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(i)" : ".squares[i]");
   return "sums.a" + to_string(s) + (is_column() ? "[i]" : "");

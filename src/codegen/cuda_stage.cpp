@@ -32,35 +32,43 @@ void CudaEmitter::write_values() {
 }
 
 // The operands of a row on their way through shared memory: every thread asks for its own vectors, and takes them from
-// there when the row's turn has come. `slot` is the item's place, of AHEAD_BYTES for each thread of the block.
+// there when the row's turn has come. What is the same for all rows of a team stays there, and is taken by every pass
+// that needs it. `slot` is the item's place, of AHEAD_BYTES or FIXED_BYTES for each thread of the block.
 void CudaEmitter::write_ahead() {
-  line("constexpr fw::u32 AHEAD_BYTES = 0");
-  for (int s = 0; s < count(); ++s)
-    if (is_ahead(s)) line("    + fw::ahead_bytes<", storage_type(dtype(s)), ">()");
-  line("    ;");
-  auto each = [&](const char* what, const char* to) {
-    line("fw::u32 before = 0;");
+  auto write = [&](bool fixed, const std::string& name, const std::vector<int>* needed) {
+    std::string to = needed ? (fixed ? "f.in" : "x.in") : "";
+    std::string parameter = needed ? (fixed ? ", Fixed& f" : ", Values& x") : "";
+    open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at, char* slot", parameter, ")");
+    line("(void)a, (void)row, (void)at, (void)slot", needed ? (fixed ? ", (void)f;" : ", (void)x;") : ";");
+    line("[[maybe_unused]] fw::u32 before = 0;");
     for (int s = 0; s < count(); ++s) {
-      if (!is_element_load(s) || is_fixed(s)) continue;
+      if (!is_element_load(s) || is_fixed(s) != fixed) continue;
       int operand = operand_of_[static_cast<size_t>(s)].load;
       std::string from = pointer(operand) + " + " + element_offset(operand), in = to + to_string(s);
-      if (is_ahead(s)) {
-        line("fw::", what, "(slot, before, ", from, *to ? ", " + in : "", ");");
-        line("before += fw::ahead_bytes<", storage_type(dtype(s)), ">();");
-      } else if (*to) {
-        line(in, " = fw::load(", from, ");");
-      }
+      const bool wanted = !needed || std::find(needed->begin(), needed->end(), s) != needed->end();
+      if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ");");
+      if (!inner_varying(s)) continue;
+      if (wanted)
+        line("fw::", needed ? "take_line" : "ask_line", "(slot, before, ", from, needed ? ", " + in : "", ");");
+      line("before += fw::ahead_bytes<", storage_type(dtype(s)), ">();");
     }
-    line("(void)before;");
+    close();
   };
-  open("FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot)");
-  line("(void)a, (void)row, (void)at, (void)slot;");
-  each("ask_line", "");
-  close();
-  open("FW_FN void take(const Args& a, const Row& row, const Place& at, const char* slot, Values& x)");
-  line("(void)a, (void)row, (void)at, (void)slot, (void)x;");
-  each("take_line", "x.in");
-  close();
+  for (bool fixed : {false, true}) {
+    line("constexpr fw::u32 ", fixed ? "FIXED_BYTES" : "AHEAD_BYTES", " = 0");
+    for (int s = 0; s < count(); ++s)
+      if (fixed ? is_fixed(s) && inner_varying(s) : is_ahead(s))
+        line("    + fw::ahead_bytes<", storage_type(dtype(s)), ">()");
+    line("    ;");
+    write(fixed, fixed ? "ask_fixed" : "ask", nullptr);
+  }
+  std::vector<int> all;
+  for (int s = 0; s < count(); ++s) all.push_back(s);
+  write(false, "take", &all);
+  for (int p = 0; p < nest().stages; ++p) {
+    const std::vector<int> needed = needed_in(p);
+    write(true, "take_fixed_" + to_string(p), &needed);
+  }
 }
 
 // Where the vector stands within its row.
@@ -99,7 +107,6 @@ void CudaEmitter::write_element_place() {
   if (!has_rows()) {
     write_load("load_moving", all, "x");
   } else if (!walking()) {
-    write_load("load_fixed", all, "f");
     write_ahead();
   } else {
     for (int p = 0; p < nest().stages; ++p) write_load("load_" + to_string(p), needed_in(p), "xf");
@@ -134,11 +141,7 @@ std::string CudaEmitter::iota(int s) const {
 
 std::string CudaEmitter::element_value(int s) const {
   if (step(s).role == Role::iota) return iota(s);
-  if (node(s).op == Op::div && step(s).role == Role::compute && is_divisor(step(s).operands[1])) {
-    int by = step(s).operands[1];
-    return "fw::div(" + use(step(s).operands[0]) + ", row.d" + to_string(by) + (row_array(by) ? "[i])" : ")");
-  }
-  if (step(s).role != Role::load) return compute(s);
+  if (step(s).role != Role::load) return computed(s);
   return "fw::convert<" + reg(s) + ">(" + (is_fixed(s) ? "f" : "x") + ".in" + to_string(s) +
          (inner_varying(s) ? "[i])" : ")");
 }

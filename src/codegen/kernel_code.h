@@ -26,7 +26,8 @@ struct CudaCode {
   Walking walking;
   bool final_phase = false;  // values of the row are stored behind the last pass
   std::vector<int> items;    // vectors of a row that a thread may hold in registers: one variant for each
-  std::vector<int> ahead;    // operands that come through shared memory, asked for before their row's turn
+  std::vector<int> ahead;    // operands that come through shared memory, asked for before their row's turn,
+  std::vector<int> fixed;    // and those that stay there, the same for all rows of a team
   // For operands that lie along another axis than the lines: stands behind cuda_tile_prelude. Empty: cannot be done.
   std::string tiled_text;
 };

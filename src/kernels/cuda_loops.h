@@ -218,7 +218,7 @@ struct Moments {
     squares[i] += distance * distance;
   }
   FW_FN void finish() {
-    const T part = count > 0 ? 1 / count : 0;
+    const T part = count > 0 ? reciprocal(count) : 0;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const T shift = sums[i] * part;
@@ -229,8 +229,8 @@ struct Moments {
   // The same bits whichever of the two is merged into the other: no product is fused into one of the sums.
   FW_FN void merge(const Moments& other) {
     const T total = count + other.count;
-    const T mine = total > 0 ? count / total : 0, its = total > 0 ? other.count / total : 0;
-    const T weight = total > 0 ? count * other.count / total : 0;
+    const T part = total > 0 ? reciprocal(total) : 0;
+    const T mine = count * part, its = other.count * part, weight = (count * other.count) * part;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       const T distance = other.mean[i] - mean[i];

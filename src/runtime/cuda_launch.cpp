@@ -94,7 +94,9 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   if (code.nest.kind != LoopNest::Kind::pointwise) items.push_back(0);
   for (int n : items) {
     variants_.push_back({widest_, n, false, {}});
-    if (widest_ > 1) variants_.push_back({1, n, false, {}});
+    // Single elements are the exception: of rows, the variants that the rule takes serve all sizes.
+    const bool by_rule = code.nest.kind != LoopNest::Kind::row || n == 0 || n >= items[items.size() - 3];
+    if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
   }
   expect_tiles(graph, slots, orders);
 }
@@ -124,10 +126,10 @@ void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, 
 std::string CudaLauncher::source(const Variant& variant) const {
   return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
          "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" +
-         (variant.tiling.operands != 0 ? "#define FW_TILED " + std::to_string(variant.tiling.operands) +
-                                             "ull\n#define FW_ACROSS " + std::to_string(variant.tiling.across) + "\n" +
-                                             cuda_tile_prelude() + code_.cuda.tiled_text
-                                       : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
+         (variant.tiling.operands != 0
+              ? "#define FW_TILED " + std::to_string(variant.tiling.operands) + "ull\n#define FW_ACROSS " +
+                    std::to_string(variant.tiling.across) + "\n" + cuda_tile_prelude() + code_.cuda.tiled_text
+              : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -156,15 +158,15 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
   loaded_->architecture = cuda::device(device).architecture;
 }
 
-int CudaLauncher::resident_blocks(const Call& c) const {
+int CudaLauncher::resident_blocks(const Call& c, const char* entry) const {
   const uint32_t shared = shared_bytes(c);
-  const auto key = std::make_tuple(c.variant, c.device, c.threads, shared);
+  const auto key = std::make_tuple(c.variant, c.device, c.threads, shared, *entry != 0);
   const std::shared_ptr<cuda::Module> kernels = module(c.variant);
   std::lock_guard<std::mutex> lock(loaded_->mutex);
   const auto known = loaded_->resident.find(key);
   if (known != loaded_->resident.end()) return known->second;
   const cuda::LaunchShape shape{1, static_cast<uint32_t>(c.threads), shared};
-  return loaded_->resident[key] = cuda::resident_blocks(kernels->kernel(code_.name, c.device), c.device, shape);
+  return loaded_->resident[key] = cuda::resident_blocks(kernels->kernel(code_.name + entry, c.device), c.device, shape);
 }
 
 std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
@@ -249,9 +251,10 @@ LaunchChoice CudaLauncher::rule(Call& c, int vector) const {
 
 // In registers, if a block can hold a row.
 LaunchChoice CudaLauncher::rule_rows(Call& c) const {
-  const std::vector<int>& items = code_.cuda.items;
-  const size_t size = c.elements < items[1] ? 0 : c.elements <= items[1] * 256 ? 1 : 2;
-  LaunchChoice choice{.vector = c.variant.vector, .items = items[size], .threads = 128};
+  const int usual = code_.cuda.items[code_.cuda.items.size() - 2], most = code_.cuda.items.back();
+  LaunchChoice choice{.vector = c.variant.vector, .items = usual, .threads = 128};
+  if (c.elements > usual * 256) choice.items = most;
+  if (c.elements < usual && c.variant.vector == widest_) choice.items = 1;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
@@ -301,8 +304,8 @@ CudaLauncher::Variant CudaLauncher::tiled_variant(const Geometry& g, const std::
   return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
 }
 
-// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured, nor
-// for tensors so small that the caches serve them as they are.
+// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured,
+// nor for tensors so small that the caches serve them as they are.
 bool CudaLauncher::plan_tiled(Call& c, const std::vector<const Tensor*>& operands, void* stream) const {
   const Tiling tiling = find_tiling(code_, c.g);
   if (tiling.operands == 0) return false;
@@ -336,15 +339,20 @@ void CudaLauncher::plan_pointwise(Call& c, const LaunchChoice& choice) const {
   c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
 }
 
-// A thread's vectors that are asked for ahead: fw::ahead_bytes of each of them, for every item and row.
+// A thread's vectors in shared memory: fw::ahead_bytes of each of them, for every item, and every row asked for ahead.
 uint32_t CudaLauncher::ahead_bytes(const Call& c) const {
   if (c.variant.items == 0) return 0;
-  int64_t bytes = 0;
-  for (int operand : code_.cuda.ahead) {
-    const int64_t vector = c.variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
-    if (vector == 4 || vector == 8 || vector == 16) bytes += vector;
-  }
-  return static_cast<uint32_t>(bytes * c.threads * std::max(c.variant.items, 4));  // items * fw::DEPTH
+  auto bytes = [&](const std::vector<int>& operands) {
+    int64_t sum = 0;
+    for (int operand : operands) {
+      const int64_t vector = c.variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
+      if (vector == 4 || vector == 8 || vector == 16) sum += vector;
+    }
+    return sum;
+  };
+  const int64_t rows = std::max(c.variant.items, 4);  // items * fw::DEPTH
+  return static_cast<uint32_t>((bytes(code_.cuda.ahead) * rows + bytes(code_.cuda.fixed) * c.variant.items) *
+                               c.threads);
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
@@ -366,7 +374,7 @@ uint32_t CudaLauncher::shared_bytes(const Call& c) const {
 
 // The rows of each anchor, shared out to as many teams as can work at a time.
 void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = c.processors * std::max(resident_blocks(c), 1);
+  const int64_t blocks = c.processors * std::max(resident_blocks(c, ""), 1);
   const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
@@ -374,12 +382,12 @@ void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts, int 
   c.blocks = ceil_div(anchors * c.parts, c.teams_in_block());
 }
 
-// Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
+// Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
+// enough to be worth a block.
 void CudaLauncher::split_elements(Call& c, int64_t rows, int scale) const {
-  constexpr int64_t most_splits = 256;
-  const int64_t most = std::min(most_splits, c.elements / (8 * c.team));
-  const int64_t wanted = scaled(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), scale);
-  c.splits = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
+  const int64_t most = c.elements / (8 * c.team);
+  const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
+  c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
   c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
   c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
   c.rows = rows;
@@ -427,7 +435,8 @@ bool CudaLauncher::possible(const Call& c) const {
   const Variant narrow{c.variant.vector, c.variant.items, false, {}};
   if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
   // __launch_bounds__ of the entries
-  const int64_t most = pointwise || c.split || (row && c.variant.items == 1) ? 256 : 512;
+  const int64_t most =
+      pointwise || c.split || (row && c.variant.items != 0 && c.variant.items != code_.cuda.items.back()) ? 256 : 512;
   if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
@@ -471,6 +480,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       break;
     case LoopNest::Kind::column:
       for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
+      if (first.items != 0)
+        for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items; });
       if (first.items != 0)
         for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
       else

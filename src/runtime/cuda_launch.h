@@ -93,7 +93,7 @@ class CudaLauncher {
   uint32_t slot_bytes(const Call& call) const;
   uint32_t ahead_bytes(const Call& call) const;
   uint32_t shared_bytes(const Call& call) const;
-  int resident_blocks(const Call& call) const;
+  int resident_blocks(const Call& call, const char* entry) const;
   void add_memory(Host& host, Call& call, std::vector<void*>& pointers) const;
   std::vector<char> pack(const Call& call, const std::vector<void*>& pointers,
                          const std::vector<const Tensor*>& operands, const std::vector<double>& numbers) const;
@@ -111,8 +111,9 @@ class CudaLauncher {
     std::map<Variant, std::shared_ptr<cuda::Module>> modules;  // with the first call
     std::mutex mutex;
     std::map<Variant, std::shared_ptr<cuda::Module>> later;  // wide offsets and tiles, when a tensor needs them
-    std::map<std::tuple<Variant, int, int64_t, uint32_t>, int> resident;  // blocks, by device, threads, shared memory
-    std::unordered_map<uint64_t, LaunchChoice> choices;                   // by bucket and device
+    // Blocks, by device, threads, shared memory, and whether rows are split.
+    std::map<std::tuple<Variant, int, int64_t, uint32_t, bool>, int> resident;
+    std::unordered_map<uint64_t, LaunchChoice> choices;  // by bucket and device
     cuda::Architecture architecture;
   };
   std::shared_ptr<Loaded> loaded_ = std::make_shared<Loaded>();

@@ -106,7 +106,13 @@ def test_tiles_are_compiled_on_demand():
     """Where the graph knows of no other order (a gradient may arrive in any): only for tensors that are worth it."""
     ours = fusewright.optimize(lambda x: torch.sigmoid(x) * 2, strict=True)
     found = []
-    for rows, columns, turned in ((32, 48, False), (32, 48, True), (256, 256, False), (256, 256, True), (260, 256, True)):
+    for rows, columns, turned in (
+        (32, 48, False),
+        (32, 48, True),
+        (256, 256, False),
+        (256, 256, True),
+        (260, 256, True),
+    ):
         x = torch.randn(rows, columns, requires_grad=True)
         gradient = torch.randn(columns, rows).t() if turned else torch.randn(rows, columns)
         ours(x).backward(gradient)
@@ -136,7 +142,9 @@ class Convolutions(torch.nn.Module):
         return y, torch.sigmoid(self.second(y)) * x, torch.nn.functional.max_pool2d(y, 2)
 
 
-@pytest.mark.parametrize("norm", [torch.nn.Identity, lambda: torch.nn.BatchNorm2d(16), lambda: torch.nn.GroupNorm(4, 16)])
+@pytest.mark.parametrize(
+    "norm", [torch.nn.Identity, lambda: torch.nn.BatchNorm2d(16), lambda: torch.nn.GroupNorm(4, 16)]
+)
 def test_convolutions_in_channels_last(norm):
     model = Convolutions(norm())
     check(model, [torch.randn(3, 8, 8, 6)], layouts=["contiguous", "channels_last"])
