@@ -31,7 +31,7 @@ PY
 
 # One process a part, several at a time: a fault on the device ends a process, and compiling uses the cores.
 tests() {
-  local -A parts=([models]=test_models.py [table]=test_table.py [numbers]=test_numbers.py
+  local -A parts=([models]=test_models.py [table]=test_table.py [numbers]=test_numbers.py [tuning]=test_tuning.py
     [cuda]="test_cuda.py -m not(big)" [big]="test_cuda.py -m big")
   local name status=0 pids=()
   mkdir -p "$work/tests"
@@ -66,7 +66,7 @@ sanitize() {
   [ ${#tools[@]} = 0 ] && tools=(memcheck racecheck initcheck synccheck)
   command -v compute-sanitizer >/dev/null || { echo "gpu: no compute-sanitizer on this machine" && return 77; }
   mkdir -p "$work/sanitize"
-  export PYTORCH_NO_CUDA_MEMORY_CACHING=1
+  export PYTORCH_NO_CUDA_MEMORY_CACHING=1 FUSEWRIGHT_TUNE=0
   # Kernels are compiled before, without the sanitizer, so that only loading is left.
   "$python" tests/gpu/sanitize.py >"$work/sanitize/plain.log" 2>&1 || { tail "$work/sanitize/plain.log" && return 1; }
   for tool in "${tools[@]}"; do

@@ -40,7 +40,7 @@ class Blamed(Exception):
         self.node, self.error = node, error
 
 
-def import_regions(normal: Normalized, plan: Partition, name: str) -> list[Region]:
+def import_regions(normal: Normalized, plan: Partition, name: str, tune: bool | None = None) -> list[Region]:
     """Hand every region to the core. Raises Blamed, and the caller plans again without that node."""
     importers = [_import_members(members, plan) for members in plan.regions]
     needed = _needed_outside(normal, plan, importers)
@@ -50,7 +50,7 @@ def import_regions(normal: Normalized, plan: Partition, name: str) -> list[Regio
         try:
             imported = importer.finish(outputs)
             region_name = f"{name}_{number}"
-            compiled = _core.Region(imported.graph, region_name, devices.gpu_index(imported.device))
+            compiled = _core.Region(imported.graph, region_name, devices.gpu_index(imported.device), tune)
             regions.append(Region(region_name, imported, compiled, members))
         except Decline as error:
             raise Blamed(importer.first_with_unbound_size(members), error) from None
@@ -116,8 +116,13 @@ def _needed_outside(normal: Normalized, plan: Partition, importers: list[RegionI
     return needed
 
 
-def assemble(normal: Normalized, plan: Partition, regions: list[Region], on_unavailable: Callable) -> fx.GraphModule:
-    """The graph with its calls of regions. Nodes keep their order; views are run where somebody outside reads them."""
+def assemble(
+    normal: Normalized, plan: Partition, regions: list[Region], on_unavailable: Callable, contest: bool = False
+) -> fx.GraphModule:
+    """The graph with its calls of regions. Nodes keep their order; views are run where somebody outside reads them.
+
+    contest: regions on a GPU compete with PyTorch's own operators.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     region_of = {node: region for region in regions for node in region.members}
@@ -141,7 +146,7 @@ def assemble(normal: Normalized, plan: Partition, regions: list[Region], on_unav
         emitted.add(region.name)
         tensors = [emit(node) for node in region.imported.inputs]
         scalars = [emit(node) for node in region.imported.scalars]
-        call = graph.call_function(_runner(region, normal, plan, on_unavailable), (tensors, scalars))
+        call = graph.call_function(_runner(region, normal, plan, on_unavailable, contest), (tensors, scalars))
         for position, node in enumerate(region.imported.outputs):
             env[node] = graph.call_function(operator.getitem, (call, position))
 
@@ -201,15 +206,30 @@ def _counters(normal: Normalized, region_of: dict) -> dict[fx.Node, int]:
     return found
 
 
-def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable: Callable) -> Callable:
-    """The function that the graph calls: the core's, or the region's own nodes once the core says it cannot."""
-    run, handle, keep_alive = _core.run_region, region.compiled.handle, region.compiled
+def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable: Callable, contest: bool) -> Callable:
+    """The function that the graph calls: the core's, or the region's own nodes where the core says that it cannot, or
+    that they are faster."""
+    handle, keep_alive = region.compiled.handle, region.compiled
     given_up = False
     original = functools.cache(lambda: _original(region, normal, plan))  # built when it is first needed
 
     def as_pytorch(tensors, scalars):
         count("fallback_calls")
         return original().forward(*tensors, *scalars)
+
+    def contested(handle, tensors, scalars):
+        results = _core.run_contested(handle, tensors, scalars)
+        if type(results) is list:
+            return results
+        if results == _core.Verdict.unknown:
+            results = _core.run_region(handle, tensors, scalars)
+            if not _eager_is_faster(region, original().forward, tensors, scalars):
+                return results
+            shapes = ", ".join("x".join(map(str, x.shape)) or "()" for x in tensors)
+            on_unavailable(region, reasons.SLOWER, f"inputs of about [{shapes}]")
+        return as_pytorch(tensors, scalars)
+
+    run = contested if contest and region.compiled.contested else _core.run_region
 
     def fused_region(tensors, scalars):
         nonlocal given_up
@@ -231,6 +251,27 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
     fused_region.__name__ = fused_region.__qualname__ = region.name
     fused_region.region = keep_alive
     return fused_region
+
+
+def _eager_is_faster(region: Region, eager: Callable, tensors: list, scalars: list) -> bool:
+    """Time both on the inputs of a call, with the backward if its gradients are wanted.
+
+    Nothing of the caller's moves: gradients go nowhere, and nothing in a region draws numbers or writes to its inputs.
+    """
+    enabled = torch.is_grad_enabled()
+    leaves = [x.detach().requires_grad_(enabled and x.requires_grad) for x in tensors]
+    wanted = [x for x in leaves if x.requires_grad]
+
+    def call(run: Callable) -> None:
+        results = [y for y in run() if y.requires_grad]
+        if results:
+            torch.autograd.grad(results, wanted, [y.detach() for y in results], allow_unused=True)
+
+    return region.compiled.contest(
+        leaves,
+        lambda: call(lambda: _core.run_region(region.compiled.handle, leaves, scalars)),
+        lambda: call(lambda: eager(*leaves, *scalars)),
+    )
 
 
 def _original(region: Region, normal: Normalized, plan: Partition) -> fx.GraphModule:

@@ -49,8 +49,8 @@ class Stop(BaseException):
 class Session:
     """What one optimised model remembers over its captures: its options, and what it has said already."""
 
-    def __init__(self, name: str = "graph", *, strict: bool = False, record: bool = False):
-        self.name, self.strict, self.record = name, strict, record
+    def __init__(self, name: str = "graph", *, strict: bool = False, tune: bool | None = None, record: bool = False):
+        self.name, self.strict, self.tune, self.record = name, strict, tune, record
         self.captured: list[Captured] = []
         self.failures: list[Fallback] = []  # while explaining: frames that Dynamo could not trace
         self.complete = False  # while explaining: the entry frame was one graph
@@ -123,7 +123,7 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     while True:  # ends: each round refuses one node more
         plan = partition(normal.graph, refused_before)
         try:
-            regions = import_regions(normal, plan, name)
+            regions = import_regions(normal, plan, name, session.tune)
             break
         except Blamed as blamed:
             refused_before[blamed.node] = blamed.error
@@ -142,7 +142,8 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     def on_unavailable(region: Region, reason: str, detail: str) -> None:
         session.report(Fallback(f"region {region.name}", "", "", reason, "", detail))
 
-    fused = assemble(normal, plan, regions, on_unavailable).forward
+    # Who asks for `strict` wants everything fused, faster or not.
+    fused = assemble(normal, plan, regions, on_unavailable, contest=not (session.strict or session.record)).forward
     state = autocast.current()
     return _for_autocast(state, fused, _as_it_was(gm)) if state.enabled else fused
 
@@ -206,9 +207,9 @@ def describe_node(node: fx.Node, reason: str, detail: str) -> Fallback:
 
 
 def fusewright_backend(gm: fx.GraphModule, example_inputs: list, *, options: dict | None = None) -> Callable:
-    """`torch.compile(model, backend="fusewright", options={"strict": ...})`: the entry point for Dynamo."""
+    """Dynamo's way in: `torch.compile(model, backend="fusewright", options={"strict": ..., "tune": ...})`."""
     options = dict(options or {})
-    session = Session("graph", strict=bool(options.pop("strict", False)))
+    session = Session("graph", strict=bool(options.pop("strict", False)), tune=options.pop("tune", None))
     if options:
-        raise TypeError(f"backend fusewright: unknown options {sorted(options)}; known: strict")
+        raise TypeError(f"backend fusewright: unknown options {sorted(options)}; known: strict, tune")
     return compile_graph(gm, session)

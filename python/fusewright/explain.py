@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils import _pytree as pytree
 
+from . import reasons
 from .backend import Fallback, Session, Stop
 from .capture import capture
 from .optimize import function_name, is_optimized, restore
@@ -162,6 +163,8 @@ def _explanation(name: str, session: Session) -> Explanation:
                 LibraryCall(row["operator"], row["phase"], row.get("shapes", ""), region.name)
                 for row in report["library"]
             ]
+            if report.get("slower_than_eager"):
+                result.fallbacks.append(Fallback(f"region {region.name}", "", "", reasons.SLOWER, ""))
             result.rewrites += report["rewrites"]
             result.stops += report["stops"]
     return result

@@ -20,7 +20,7 @@ class _Original(NamedTuple):
     target: Callable  # the function, or what the module's _compiled_call_impl was
 
 
-def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None) -> T:
+def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None, tune: bool | None = None) -> T:
     """Let fused kernels run the model wherever they can.
 
     A module is changed in place and returned: the same object with the same parameters, `state_dict` and hooks; its
@@ -29,6 +29,8 @@ def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None) -> 
     strict: raise `UnsupportedError` for the first operator that would stay PyTorch's, instead of logging one line.
     dynamic: as in `torch.compile`: None captures sizes as they come and generalises those that change, True treats
         all sizes as variable from the start, False captures each size anew.
+    tune: on a GPU, time the ways to run each kernel once for sizes of a kind, and take the fastest; False chooses by
+        rule, and so does `torch.use_deterministic_algorithms(True)`. None: FUSEWRIGHT_TUNE decides, else True.
 
     A deep copy or a pickle of an optimised model is a plain model (`is_optimized(copy)` is False): optimise it again.
     """
@@ -39,13 +41,13 @@ def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None) -> 
     if isinstance(model, torch.nn.Module):
         if is_optimized(model):
             restore(model)
-        session = Session(type(model).__name__, strict=strict)
+        session = Session(type(model).__name__, strict=strict, tune=tune)
         compiled = capture(model._call_impl, session, dynamic)
         setattr(compiled, _MARK, _Original(model._compiled_call_impl))
         model._compiled_call_impl = compiled
         return model
     function = restore(model) if is_optimized(model) else model
-    session = Session(function_name(function), strict=strict)
+    session = Session(function_name(function), strict=strict, tune=tune)
     compiled = functools.wraps(function)(capture(function, session, dynamic))
     setattr(compiled, _MARK, _Original(function))
     return compiled

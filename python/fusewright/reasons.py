@@ -17,6 +17,7 @@ MUTATION = "mutation"  # the graph writes into an input that is no buffer of a m
 UNAVAILABLE = "no_compiler"  # the core has no compiler, or lacks something else, for the region
 REJECTED = "core_rejected"  # the core refused the region: see the detail
 INTERNAL = "internal_error"  # a fault of ours; the debug log has the traceback
+SLOWER = "slower_than_eager"  # timed on the GPU: for inputs of these sizes PyTorch's own operators are faster
 TOO_SMALL = "too_small"  # single numbers only: a kernel would cost more than it saves
 
 ALL = tuple(sorted(value for name, value in globals().items() if name.isupper() and isinstance(value, str)))

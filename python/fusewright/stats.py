@@ -22,8 +22,9 @@ def stats() -> dict[str, int]:
 
     `captures`: graphs that Dynamo handed over. `regions`: fused regions made from them. `region_calls`: runs of a
     fused region. `kernels_compiled`: kernels built by the compiler; `cache_hits`: kernels found on disk;
-    `memory_hits`: kernels already loaded. `fallback_calls`: calls that ran without any fused region although the
-    model is optimised. `failed_captures`: frames that Dynamo could not trace.
+    `memory_hits`: kernels already loaded. `kernels_tuned`: timings on a GPU, of a kernel's launches or of a
+    region against eager, once for sizes of a kind. `fallback_calls`: calls that ran without any fused region although
+    the model is optimised. `failed_captures`: frames that Dynamo could not trace.
     """
     with _lock:
         result = dict(_counts)

@@ -28,9 +28,9 @@ UniqueFd make_memory_file(std::span<const std::byte> bytes) {
 
 // A path of the descriptor never used before. dlopen returns an already loaded library of the same *name*
 // unread, and descriptor numbers come again; so a counter is written into the path, in binary: "/." for one,
-// "/" for zero.
+// "/" for zero. It starts from its own address: the emulator's libraries have counters of theirs in one process.
 std::string unique_path_of(int fd) {
-  static std::atomic<uint64_t> counter{0};
+  static std::atomic<uint64_t> counter{reinterpret_cast<uintptr_t>(&counter) * 0x9e3779b97f4a7c15};
   std::string path = "/proc/self/fd";
   for (uint64_t bits = ++counter; bits != 0; bits >>= 1) path += (bits & 1) != 0 ? "/." : "/";
   return path + "/" + std::to_string(fd);

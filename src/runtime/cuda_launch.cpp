@@ -28,12 +28,6 @@ constexpr const char* choice_format = "launch choice 1";
 
 std::atomic<CandidateHook> candidate_hook = nullptr;
 
-// Mixes a number into a hash that is the same in every process.
-void mix(uint64_t& hash, uint64_t n) {
-  hash = (hash ^ n) * 0x9e3779b97f4a7c15;
-  hash ^= hash >> 29;
-}
-
 std::string str(const LaunchChoice& c) {
   return "vector " + std::to_string(c.vector) + ", items " + std::to_string(c.items) + ", threads " +
          std::to_string(c.threads) + ", lanes " + std::to_string(c.lanes) + (c.split ? ", split" : "") + ", scale " +
@@ -499,7 +493,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
 uint64_t CudaLauncher::bucket(const Call& c, int device) const {
   auto hash = static_cast<uint64_t>(device);
   mix(hash, static_cast<uint64_t>(c.widest) * 2 + c.wide);
-  for (int64_t size : c.g.sizes) mix(hash, static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(size - 1))));
+  for (int64_t size : c.g.sizes) mix_size(hash, size);
   for (size_t o = 0; o < c.g.operands; ++o)
     for (size_t a = 0; a < c.g.axes; ++a)
       mix(hash, static_cast<uint64_t>(c.g.sizes[a] == 1 ? 0 : std::clamp<int64_t>(c.g.stride(o, a), 0, 2)));

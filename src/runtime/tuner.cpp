@@ -14,7 +14,6 @@ namespace {
 
 constexpr int rounds = 3;              // samples of each candidate, after one that warms up
 constexpr double hopeless = 2;         // times slower than the fastest in the first round: not sampled again
-constexpr double clearly = 1.03;       // times faster than the rule's
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
 
@@ -32,8 +31,8 @@ std::string text_of(std::chrono::duration<double> seconds) {
 
 }  // namespace
 
-void TuningProgress::begin_kernel() {
-  if (kernels_++ == 0) begin_ = std::chrono::steady_clock::now();
+void TuningProgress::begin_choice() {
+  if (choices_++ == 0) begin_ = std::chrono::steady_clock::now();
 }
 
 void TuningProgress::sampled(const std::string& kernel) {
@@ -44,7 +43,7 @@ void TuningProgress::sampled(const std::string& kernel) {
 }
 
 TuningProgress::~TuningProgress() {
-  if (said_) log(LogLevel::warning, "timed " + std::to_string(kernels_) + " kernels in " + text_of(seconds()));
+  if (said_) log(LogLevel::warning, "timed " + std::to_string(choices_) + " choices in " + text_of(seconds()));
 }
 
 Tuner& Tuner::instance() {
@@ -64,8 +63,9 @@ bool Tuner::read(const std::string& key, std::span<std::byte> choice) {
 }
 
 std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, size_t count,
-                                         const std::function<void(size_t)>& launch, TuningProgress& progress) {
-  progress.begin_kernel();
+                                         const std::function<void(size_t)>& launch, TuningProgress& progress,
+                                         double clearly) {
+  progress.begin_choice();
   std::vector<std::vector<double>> samples(count);
   std::vector<bool> in(count, true);
   try {

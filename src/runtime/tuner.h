@@ -1,6 +1,7 @@
 #pragma once
 // Which of several ways to run a kernel is the fastest: timed once on the device, then remembered.
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -18,6 +19,16 @@ namespace cuda {
 class Runtime;
 }
 
+// Hashes of shapes that are the same in every process: a number mixed in, a size as the power of two that it goes up
+// to.
+inline void mix(uint64_t& hash, uint64_t n) {
+  hash = (hash ^ n) * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+}
+inline void mix_size(uint64_t& hash, int64_t size) {
+  mix(hash, static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(size - 1))));
+}
+
 // What one call of a region spends on timing. Says so while it lasts, if it is long enough to be noticed.
 class TuningProgress {
  public:
@@ -26,7 +37,7 @@ class TuningProgress {
   TuningProgress(const TuningProgress&) = delete;
   TuningProgress& operator=(const TuningProgress&) = delete;
 
-  void begin_kernel();
+  void begin_choice();
   void sampled(const std::string& kernel);
 
  private:
@@ -34,7 +45,7 @@ class TuningProgress {
 
   const std::chrono::duration<double> patience_;
   std::chrono::steady_clock::time_point begin_;
-  int kernels_ = 0;
+  int choices_ = 0;
   bool said_ = false;
 };
 
@@ -65,13 +76,14 @@ class Tuner {
 
   // Times candidates on the host's device and stream, each with nothing of its operands in the L2 cache; launch(i) puts
   // candidate i there and may be called any number of times. Returns the fastest; the first, which is the rule's, if no
-  // other is clearly faster; nothing if it cannot be timed. A candidate that throws is out.
+  // other is faster by the factor `clearly`; nothing if it cannot be timed. A candidate that throws is out.
   struct Timing {
     size_t fastest;
     std::vector<double> microseconds;  // medians, infinite where a candidate was given up
   };
   std::optional<Timing> time(Host& host, const std::string& kernel, size_t count,
-                             const std::function<void(size_t)>& launch, TuningProgress& progress);
+                             const std::function<void(size_t)>& launch, TuningProgress& progress,
+                             double clearly = 1.03);
 
   uint64_t kernels_timed() const { return timed_; }
 

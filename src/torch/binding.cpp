@@ -168,10 +168,12 @@ py::dict report(Region& region, const std::variant<bool, std::vector<bool>>& wan
     next += region.graph()[v].op == Op::input;
   }
   std::shared_ptr<const Executable> executable;
+  bool slower = false;
   {
     py::gil_scoped_release release;
     bool any = std::find(wrt.begin(), wrt.end(), true) != wrt.end();
     executable = region.executable(any ? wrt : std::vector<bool>{}, region.gpu());
+    slower = region.known_slower(wrt);
   }
   const Program& program = executable->program();
   py::dict result;
@@ -187,6 +189,7 @@ py::dict report(Region& region, const std::variant<bool, std::vector<bool>>& wan
   result["library"] = library;
   result["rewrites"] = program.rewrites;
   result["stops"] = stops;
+  result["slower_than_eager"] = slower;
   result["forward"] = print(program.forward);
   result["backward"] = executable->training() ? print(program.backward) : "";
   return result;
@@ -239,14 +242,35 @@ PYBIND11_MODULE(_core, m) {
       .def("finish", &PyBuilder::finish);
 
   py::class_<Region, std::shared_ptr<Region>>(m, "Region")
-      .def(py::init(
-               [](const Graph& graph, const std::string& name, int gpu) { return Region::create(graph, name, gpu); }),
-           py::arg("graph"), py::arg("name"), py::arg("gpu") = -1)
+      .def(py::init([](const Graph& graph, const std::string& name, int gpu, std::optional<bool> tune) {
+             return Region::create(graph, name, gpu, tune);
+           }),
+           py::arg("graph"), py::arg("name"), py::arg("gpu") = -1, py::arg("tune") = py::none())
       .def_property_readonly("handle", &Region::handle)
       .def_property_readonly("name", &Region::name)
+      .def_property_readonly("contested", &Region::contested)
+      // contest(inputs, fused, eager): whether eager is the faster
+      .def("contest",
+           [](Region& region, const std::vector<at::Tensor>& inputs, const py::function& fused,
+              const py::function& eager) {
+             auto run = [&](size_t which) {
+               py::gil_scoped_acquire gil;
+               try {
+                 (which == 0 ? fused : eager)();
+               } catch (py::error_already_set& error) {
+                 throw Error(error.what());  // which must not outlive the lock
+               }
+             };
+             py::gil_scoped_release release;
+             return region.contest(inputs, run) == Region::Verdict::eager;
+           })
       .def("report", &report);
 
   m.def("run_region", &run_region, py::call_guard<py::gil_scoped_release>());
+  py::enum_<Region::Verdict>(m, "Verdict")
+      .value("eager", Region::Verdict::eager)
+      .value("unknown", Region::Verdict::unknown);
+  m.def("run_contested", &run_contested, py::call_guard<py::gil_scoped_release>());
   m.def("operations", [] {
     py::list rows;
     for (const OpInfo& row : all_ops()) rows.append(py::make_tuple(row.name, kind_name(row.kind), row.meaning));
@@ -259,6 +283,7 @@ PYBIND11_MODULE(_core, m) {
     result["cache_hits"] = cpu.cache_hits + gpu.cache_hits;
     result["memory_hits"] = cpu.memory_hits + gpu.memory_hits;
     result["region_calls"] = region_calls();
+    result["kernels_tuned"] = Tuner::instance().kernels_timed();
     return result;
   });
   m.def("set_key_salt", [](const std::string& salt) {
@@ -275,6 +300,13 @@ PYBIND11_MODULE(_core, m) {
   m.def("cuda_available", &cuda::available, py::call_guard<py::gil_scoped_release>());
   m.def("cuda_unavailable_because", &cuda::unavailable_because, py::call_guard<py::gil_scoped_release>());
   m.def("emulate_cuda", &emulate_cuda);
+  // Tests: the candidate of this number, or the last, runs of every kernel; -1: the usual choice.
+  m.def("force_candidate", [](int number) {
+    static std::atomic<size_t> wanted;
+    wanted = static_cast<size_t>(std::max(number, 0));
+    set_candidate_hook(
+        number < 0 ? nullptr : +[](const std::string&, size_t count) { return std::min(wanted.load(), count - 1); });
+  });
 
   m.def("version", [] { return FUSEWRIGHT_VERSION; });
   // The sink must not outlive the interpreter.

@@ -1,6 +1,7 @@
 #include "torch/region.h"
 
 #include <ATen/ATen.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PythonFallbackKernel.h>
 #include <ATen/record_function.h>
@@ -14,6 +15,7 @@
 #include "runtime/compile_error.h"
 #include "runtime/cuda.h"
 #include "runtime/log.h"
+#include "runtime/sha256.h"
 #include "torch/host.h"
 #include "torch/tensors.h"
 
@@ -390,20 +392,42 @@ std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::
   return RegionFunction::apply(inputs, call);
 }
 
+// Inputs of about these sizes, with these gradients wanted. What else matters is in the graph: Dynamo captures another
+// layout anew.
+class Bucket {
+ public:
+  template <class Sizes>
+  void add(const Sizes& sizes, bool wanted) {
+    mix(hash_, wanted);
+    for (const auto& size : sizes) mix_size(hash_, size);
+  }
+  uint64_t hash() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0;
+};
+
+uint64_t bucket_of(at::TensorList inputs) {
+  Bucket bucket;
+  for (const at::Tensor& t : inputs) bucket.add(t.sizes(), at::GradMode::is_enabled() && t.requires_grad());
+  return bucket.hash();
+}
+
 std::mutex regions_mutex;
 std::map<int64_t, std::weak_ptr<Region>> regions;
 
 }  // namespace
 
-Region::Region(Graph graph, std::string name, int gpu) : graph_(std::move(graph)), name_(std::move(name)), gpu_(gpu) {}
+Region::Region(Graph graph, std::string name, int gpu, std::optional<bool> tune)
+    : graph_(std::move(graph)), name_(std::move(name)), gpu_(gpu), tune_(tune) {}
 
 Region::~Region() {
   std::lock_guard<std::mutex> lock(regions_mutex);
   regions.erase(handle_);
 }
 
-std::shared_ptr<Region> Region::create(Graph graph, std::string name, int gpu) {
-  auto region = std::make_shared<Region>(std::move(graph), std::move(name), gpu);
+std::shared_ptr<Region> Region::create(Graph graph, std::string name, int gpu, std::optional<bool> tune) {
+  auto region = std::make_shared<Region>(std::move(graph), std::move(name), gpu, tune);
   static int64_t next = 0;
   std::lock_guard<std::mutex> lock(regions_mutex);
   region->handle_ = next++;
@@ -438,6 +462,7 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   options.cuda = gpu >= 0;
   options.device = std::max(gpu, 0);
   options.tf32_convolution = tf32;
+  options.tune = tune_;
   try {
     slot = Executable::compile(graph_, wrt, options);
   } catch (const CompileError& error) {
@@ -450,6 +475,87 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
     throw CompileError(name_ + ": " + brief);
   }
   return slot;
+}
+
+bool Region::contested() const { return gpu() >= 0 && tune_.value_or(Tuner::wanted_by_environment()); }
+
+// By bucket and device.
+Region::Verdict Region::decided(uint64_t place) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  auto found = verdicts_.find(place);
+  return found == verdicts_.end() ? Verdict::unknown : found->second;
+}
+
+Region::Verdict Region::verdict(at::TensorList inputs) {
+  const at::Device device = device_of(inputs);
+  const int gpu = gpu_of(device);
+  if (gpu < 0 || at::globalContext().deterministicAlgorithms() || traced(inputs) ||
+      !at::SavedTensorDefaultHooks::get_tls_state().stack.empty())
+    return Verdict::fused;
+  uint64_t place = bucket_of(inputs);
+  mix(place, static_cast<uint64_t>(gpu));
+  const Verdict known = decided(place);
+  if (known != Verdict::unknown) return known;
+  return cuda::is_capturing(TorchHost(device).stream()) ? Verdict::fused : Verdict::unknown;
+}
+
+std::string Region::contest_key(uint64_t bucket, int gpu) const {
+  const cuda::Device& device = cuda::device(gpu);
+  return Sha256()
+      .update_field("region against eager 1")
+      .update_field(cuda::key_of(print(graph_), device.architecture))
+      .update_field(device.name)
+      .update_field(std::to_string(device.multiprocessors))
+      .update_field(std::to_string(bucket))
+      .hex();
+}
+
+bool Region::known_slower(const std::vector<bool>& wrt) {
+  if (!contested()) return false;
+  Bucket bucket;
+  for (size_t i = 0; i < graph_.inputs.size(); ++i) {
+    if (tensor_index(graph_, static_cast<int>(i)) < 0) continue;
+    std::vector<int64_t> sizes;
+    for (const Size& size : graph_.shape(graph_.inputs[i])) sizes.push_back(graph_.hint(size));
+    bucket.add(sizes, !wrt.empty() && wrt[i]);
+  }
+  return Tuner::instance().recall<Verdict>(contest_key(bucket.hash(), gpu())) == Verdict::eager;
+}
+
+Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(size_t)>& run) {
+  const at::Device device = device_of(inputs);
+  c10::DeviceGuard on_device(device);
+  TorchHost host(device);
+  const uint64_t bucket = bucket_of(inputs);
+  uint64_t place = bucket;
+  mix(place, static_cast<uint64_t>(host.device()));
+  std::lock_guard<std::mutex> one_at_a_time(contest_mutex_);
+  Verdict verdict = decided(place);
+  if (verdict != Verdict::unknown) return verdict;
+  Tuner& tuner = Tuner::instance();
+  const std::string key = contest_key(bucket, host.device());
+  if (auto known = tuner.recall<Verdict>(key); known && (*known == Verdict::fused || *known == Verdict::eager)) {
+    verdict = *known;
+  } else {
+    TuningProgress progress;
+    auto timing = tuner.time(host, name_, 2, run, progress, 1.05);
+    verdict = timing && timing->fastest == 1 ? Verdict::eager : Verdict::fused;
+    if (timing) {
+      tuner.remember(key, verdict);
+      log(LogLevel::debug, name_ + ": fused " + std::to_string(timing->microseconds[0]) + " us, eager " +
+                               std::to_string(timing->microseconds[1]) + " us");
+    }
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return verdicts_[place] = verdict;
+}
+
+std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t handle,
+                                                                     const std::vector<at::Tensor>& inputs,
+                                                                     const std::vector<double>& scalars) {
+  const Region::Verdict verdict = Region::find(handle)->verdict(inputs);
+  if (verdict != Region::Verdict::fused) return verdict;
+  return run_region(handle, inputs, scalars);
 }
 
 std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,

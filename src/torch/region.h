@@ -2,11 +2,15 @@
 // A region of a captured model, as PyTorch sees it: one operator of the dispatcher with one autograd node.
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <unordered_map>
+#include <variant>
 #include <vector>
 
 #include "ir/ir.h"
@@ -16,7 +20,7 @@ namespace fusewright {
 
 class Region {
  public:
-  Region(Graph graph, std::string name, int gpu);
+  Region(Graph graph, std::string name, int gpu, std::optional<bool> tune);
   ~Region();
   Region(const Region&) = delete;
 
@@ -30,21 +34,44 @@ class Region {
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
 
+  // Whether it competes with PyTorch's own operators: on a GPU, where timing is allowed.
+  bool contested() const;
+  // Whether those are faster for such inputs: timed before, or not yet. Never asked of tracers, of a graph that is
+  // being recorded, under deterministic algorithms or under hooks for saved tensors, which must see the same tensors
+  // whenever a checkpoint is computed again: then the region runs.
+  enum class Verdict { fused, eager, unknown };
+  Verdict verdict(at::TensorList inputs);
+  // Times both, unless it has been done; run(0) is a call of the region, run(1) the same with PyTorch's operators, each
+  // with its backward if that is wanted.
+  Verdict contest(at::TensorList inputs, const std::function<void(size_t)>& run);
+  // What is known on disk of inputs with the sizes at capture.
+  bool known_slower(const std::vector<bool>& wrt);
+
   static std::shared_ptr<Region> find(int64_t handle);  // throws Error for a region that is gone
-  static std::shared_ptr<Region> create(Graph graph, std::string name, int gpu = -1);
+  static std::shared_ptr<Region> create(Graph graph, std::string name, int gpu = -1,
+                                        std::optional<bool> tune = std::nullopt);
 
  private:
   Graph graph_;
   std::string name_;
   int gpu_;
+  std::optional<bool> tune_;  // unset: FUSEWRIGHT_TUNE decides
   int64_t handle_ = -1;
-  std::mutex mutex_;
+  std::string contest_key(uint64_t bucket, int gpu) const;
+  Verdict decided(uint64_t place);
+
+  std::mutex mutex_, contest_mutex_;
+  std::unordered_map<uint64_t, Verdict> verdicts_;
   std::map<std::tuple<std::vector<bool>, int, bool>, std::shared_ptr<const Executable>> executables_;
 };
 
 // Through the dispatcher: torch.ops.fusewright.run
 std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
                                    const std::vector<double>& scalars);
+// The same, or whether the caller is to run PyTorch's operators instead (eager), or to call contest() (unknown).
+std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t region,
+                                                                     const std::vector<at::Tensor>& inputs,
+                                                                     const std::vector<double>& scalars);
 int64_t region_calls();
 
 }  // namespace fusewright

@@ -51,7 +51,11 @@ const Case cases[] = {
     {"column",
      "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, has_bias "
      "= 1} %2 = silu(%1) return %2 }",
-     {{{"n", 5}, {"c", 3}}, {{"n", 33}, {"c", 129}}, {{"n", 300}, {"c", 64}}, {{"n", 3000}, {"c", 4}}}},
+     {{{"n", 5}, {"c", 3}},
+      {{"n", 33}, {"c", 129}},
+      {{"n", 300}, {"c", 64}},
+      {{"n", 3000}, {"c", 4}},
+      {{"n", 5000}, {"c", 2}}}},
     {"window",
      "graph(%x: f32[n, c, h, w]) { %1 = leaky_relu(%x) {negative_slope = 0.2} %2 = max_pool(%1) {kernel = (2, 2), "
      "stride = (2, 2), padding = (0, 0), dilation = (1, 1), ceil_mode = 1} return %2 }",

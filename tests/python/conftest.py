@@ -40,6 +40,8 @@ for _variable, _library in (("CUDA", "cuda"), ("NVRTC", "nvrtc")):
     if (EMULATOR / f"lib{_library}_emulator.so").exists():
         os.environ.setdefault(f"FUSEWRIGHT_{_variable}_LIBRARY", str(EMULATOR / f"lib{_library}_emulator.so"))
 
+os.environ.setdefault("FUSEWRIGHT_TUNE", "0")  # the emulator's times mean nothing, and would take long
+
 import fusewright  # noqa: E402
 
 

@@ -28,7 +28,7 @@ class Unavailable(RuntimeError):
     pass
 
 
-_stats = {"kernels_compiled": 0, "cache_hits": 0, "memory_hits": 0, "region_calls": 0}
+_stats = {"kernels_compiled": 0, "cache_hits": 0, "memory_hits": 0, "region_calls": 0, "kernels_tuned": 0}
 unavailable = False  # tests set it: every region then refuses to run
 cuda = False  # tests set it: regions may be on a GPU
 
@@ -149,7 +149,9 @@ class Builder:
 class Region:
     all: dict[int, Region] = {}
 
-    def __init__(self, graph, name, gpu=-1):
+    contested = False
+
+    def __init__(self, graph, name, gpu=-1, tune=None):
         self.graph, self.name, self.handle = graph, name, len(Region.all)
         Region.all[self.handle] = self
 

@@ -183,7 +183,7 @@ TEST_F(TunerTest, SaysWhenItTakesLong) {
     EXPECT_EQ(log.count("timing the ways to run first"), 1u) << log.text();
   }
   EXPECT_EQ(log.count(), 2u);
-  EXPECT_EQ(log.count("timed 2 kernels in 0.0 s"), 1u) << log.text();
+  EXPECT_EQ(log.count("timed 2 choices in 0.0 s"), 1u) << log.text();
 }
 
 TEST_F(TunerTest, TheEnvironmentsSwitch) {

@@ -1,0 +1,84 @@
+"""The tuner on the device itself: every candidate is right, choices repeat, graphs are recorded without timing."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fusewright import _core, optimize, stats
+
+pytestmark = pytest.mark.cuda
+
+
+def rows(x, w, b):
+    return F.gelu(F.layer_norm(x, x.shape[1:], w, b))
+
+
+def columns(x, w, b):
+    return F.silu(F.batch_norm(x, None, None, w, b, training=True))
+
+
+def points(x, w, b):
+    return F.gelu(x * w + b)
+
+
+def step(f, *inputs):
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    y = f(*inputs)
+    return [y.detach(), *torch.autograd.grad(y, inputs, torch.ones_like(y) / y.shape[0])]
+
+
+def draw(n, c):
+    return torch.randn(n, c), torch.rand(c) + 0.5, torch.randn(c)
+
+
+@pytest.mark.parametrize("f", [rows, columns, points], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("sizes", [(4096, 1024), (8, 50000), (30000, 33), (257, 4000)], ids=str)
+def test_every_candidate(f, sizes):
+    inputs = draw(*sizes)
+    expected = step(f, *(t.double() for t in inputs))
+    ours = optimize(f, strict=True, tune=False)
+    for number in range(8):
+        _core.force_candidate(number)
+        try:
+            found = step(ours, *inputs)
+        finally:
+            _core.force_candidate(-1)
+        for y, e in zip(found, expected, strict=True):
+            torch.testing.assert_close(y.double(), e, atol=2e-4, rtol=2e-4, msg=lambda m: f"candidate {number}: {m}")  # noqa: B023
+
+
+def test_the_choice_is_made_once():
+    ours, inputs = optimize(rows, strict=True, tune=True), draw(512, 768)
+    first = step(ours, *inputs)
+    counts = stats()
+    again = step(ours, *inputs)
+    assert stats()["kernels_tuned"] == counts["kernels_tuned"]
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_a_graph_of_sizes_that_were_not_timed():
+    ours = optimize(points, strict=True, dynamic=True, tune=True)
+    with torch.no_grad():
+        for sizes in ((100, 64), (90, 72)):
+            ours(*draw(*sizes))
+        inputs = draw(4096, 5 * 64)
+        counts = stats()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = ours(*inputs)
+        graph.replay()
+        torch.testing.assert_close(y, points(*inputs), atol=1e-5, rtol=1e-5)
+    assert stats()["kernels_tuned"] == counts["kernels_tuned"]
+
+
+def test_against_eager():
+    """Whoever wins, results and gradients are right, and the caller's are not touched by timing."""
+    for sizes in ((3, 5), (2048, 2048)):
+        inputs = draw(*sizes)
+        ours = optimize(rows, tune=True)
+        for _ in range(2):
+            for y, e in zip(step(ours, *inputs), step(rows, *inputs), strict=True):
+                torch.testing.assert_close(y, e, atol=1e-4, rtol=1e-4)
+        leaves = [t.detach().requires_grad_() for t in inputs]
+        ours(*leaves)
+        assert all(t.grad is None for t in leaves)
