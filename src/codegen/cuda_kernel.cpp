@@ -30,7 +30,7 @@ const std::string& cuda_tile_prelude() {
 }
 
 CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
-    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking)), kind_(text) {
+    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking, true)), kind_(text) {
   // A team stays where sums on the side have their results, or where operands that all rows share (a norm's weights)
   // are the same, and walks over the other rows: what it holds of them is read or written once.
   auto moves = [&](int a) {

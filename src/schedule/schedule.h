@@ -47,11 +47,12 @@ struct Schedule {
 extern const Schedule pointwise_schedule, row_schedule, column_schedule;
 
 // `moments`: the dialect can take both moments of a column in one pass. A row does not need it: it is in registers or
-// in the cache when the second is taken.
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, bool moments = false);
+// in the cache when the second is taken. `tiles`: in pointwise kernels it reads and writes operands that lie along
+// another axis than the lines as well as the rest, so most bytes decide on the lines.
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, bool moments = false, bool tiles = false);
 
 // Shared by the schedules: loops in memory order of the kernel's largest operand, and the stages of its steps.
-std::vector<int> loop_order(const Graph& graph, const Kernel& kernel);
+std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles = false);
 void assign_stages(const Graph& graph, const Kernel& kernel, LoopNest& nest);
 bool varies(const Step& step, int axis);
 
