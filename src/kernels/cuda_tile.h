@@ -1,6 +1,7 @@
 // Pointwise kernels some of whose operands do not lie along the kernel's lines: channels last beside row-major. A block
-// takes a tile over two axes: *along*, that of the lines, and *across*, along which those operands lie. They pass through
-// shared memory, so that neighbouring threads meet neighbouring elements on both sides. Included after cuda_loops.h.
+// takes a tile over two axes: *along*, that of the lines, and *across*, along which those operands lie. They pass
+// through shared memory, so that neighbouring threads meet neighbouring elements on both sides. Included after
+// cuda_loops.h.
 //
 // A source fixes, beside what cuda_loops.h wants: FW_TILED, a bit for each operand that goes through the tile, and
 // FW_ACROSS, the other axis. FW_ITEMS is at least FW_VECTOR and a multiple of it.

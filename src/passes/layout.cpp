@@ -241,8 +241,8 @@ class Relayout {
   std::map<std::pair<Value, Order>, Value> copies_;
 };
 
-// All contractions that want it, then without each that is better left alone, if that is cheaper than none. `mixed`: some
-// inputs are in channels last by our own choice.
+// All contractions that want it, then without each that is better left alone, if that is cheaper than none. `mixed`:
+// some inputs are in channels last by our own choice.
 bool choose_channels_last(Graph& graph, const Options& options, bool mixed) {
   std::set<Value> chosen;
   for (size_t i = 0; i < graph.nodes.size(); ++i)

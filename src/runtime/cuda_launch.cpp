@@ -97,10 +97,10 @@ void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, 
 std::string CudaLauncher::source(const Variant& variant) const {
   return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
          "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" +
-         (variant.tiling.operands != 0 ? "#define FW_TILED " + std::to_string(variant.tiling.operands) +
-                                             "ull\n#define FW_ACROSS " + std::to_string(variant.tiling.across) + "\n" +
-                                             cuda_tile_prelude() + code_.cuda.tiled_text
-                                       : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
+         (variant.tiling.operands != 0
+              ? "#define FW_TILED " + std::to_string(variant.tiling.operands) + "ull\n#define FW_ACROSS " +
+                    std::to_string(variant.tiling.across) + "\n" + cuda_tile_prelude() + code_.cuda.tiled_text
+              : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -180,8 +180,8 @@ CudaLauncher::Variant CudaLauncher::tiled_variant(const Geometry& g, const std::
   return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
 }
 
-// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured, nor
-// for tensors so small that the caches serve them as they are.
+// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured,
+// nor for tensors so small that the caches serve them as they are.
 bool CudaLauncher::plan_tiled(Call& c, const std::vector<const Tensor*>& operands, void* stream) const {
   const Tiling tiling = find_tiling(code_, c.g);
   if (tiling.operands == 0) return false;

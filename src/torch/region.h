@@ -25,7 +25,8 @@ class Region {
   const Graph& graph() const { return graph_; }
   // Where it was captured: the index of a GPU, or -1 for the CPU.
   int gpu() const;
-  // Compiled once for each pattern of wanted gradients, each place and each setting of TF32. Throws CompileError before anything has run.
+  // Compiled once for each pattern of wanted gradients, each place and each setting of TF32. Throws CompileError before
+  // anything has run.
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
 

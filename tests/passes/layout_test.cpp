@@ -42,8 +42,8 @@ TEST(Layout, AConvolutionRunsInChannelsLastAndItsChainWritesRowMajor) {
 }
 
 TEST(Layout, AChainInFrontWritesChannelsLastItself) {
-  Program program =
-      laid_out(text(image, "%v = exp(%x) %y: f32[8, 16, 32, 32] = conv(%v, %w)" + conv_attributes + "%z = exp(%y) return %z"));
+  Program program = laid_out(
+      text(image, "%v = exp(%x) %y: f32[8, 16, 32, 32] = conv(%v, %w)" + conv_attributes + "%z = exp(%y) return %z"));
   expect_graph(program.forward, text(image,
                                      "%v: f32[8, 16, 32, 32]@0231 = exp(%x) "
                                      "%b: f32[16, 16, 3, 3]@0231 = cast(%w) {dtype = f32} "
@@ -52,9 +52,10 @@ TEST(Layout, AChainInFrontWritesChannelsLastItself) {
 }
 
 TEST(Layout, ConvolutionsInARowStayInChannelsLast) {
-  Program program = laid_out(text(image + ", %u: f32[16, 16, 3, 3]",
-                                  "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes + "%z = exp(%y) " +
-                                      "%t: f32[8, 16, 32, 32] = conv(%z, %u)" + conv_attributes + "%r = exp(%t) return %r"));
+  Program program =
+      laid_out(text(image + ", %u: f32[16, 16, 3, 3]", "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes +
+                                                           "%z = exp(%y) " + "%t: f32[8, 16, 32, 32] = conv(%z, %u)" +
+                                                           conv_attributes + "%r = exp(%t) return %r"));
   EXPECT_EQ(count_ops(program.forward, Op::cast), 3);  // the image and two weights
 }
 
@@ -86,9 +87,9 @@ TEST(Layout, OnlyWhereTensorCoresWouldBeUsed) {
 }
 
 TEST(Layout, WhatIsInChannelsLastStaysAsItIs) {
-  const std::string before =
-      text("%x: f32[8, 16, 32, 32]@0231, %w: f32[16, 16, 3, 3]@0231",
-           "%y: f32[8, 16, 32, 32]@0231 = conv(%x, %w)" + conv_attributes + "%z: f32[8, 16, 32, 32]@0231 = exp(%y) return %z@0231");
+  const std::string before = text("%x: f32[8, 16, 32, 32]@0231, %w: f32[16, 16, 3, 3]@0231",
+                                  "%y: f32[8, 16, 32, 32]@0231 = conv(%x, %w)" + conv_attributes +
+                                      "%z: f32[8, 16, 32, 32]@0231 = exp(%y) return %z@0231");
   Program program = laid_out(before);
   expect_graph(program.forward, before);
   EXPECT_FALSE(chosen(program));

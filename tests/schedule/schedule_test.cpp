@@ -108,8 +108,8 @@ TEST(LoopOrder, WithTilesMostBytesDecideOnTheLines) {
   EXPECT_EQ(inner(mixed, false), "c");
   EXPECT_EQ(inner(mixed, true), "w");
   // Of as many bytes, the axis along which the factor of a channel is one number.
-  Program program = program_of(
-      "graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1: f32[n, c, h, w] = mul(%x, %m) return %1 }");
+  Program program =
+      program_of("graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1: f32[n, c, h, w] = mul(%x, %m) return %1 }");
   fuse(program);
   const Kernel& kernel = program.forward_fusion.groups.at(0).kernel;
   EXPECT_EQ(kernel.axes[static_cast<size_t>(loop_order(program.forward, kernel, true).back())].size.str(), "w");
