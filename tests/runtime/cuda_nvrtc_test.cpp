@@ -4,7 +4,9 @@
 #include <cstring>
 #include <thread>
 
+#include "codegen/kernel_code.h"
 #include "nvrtc_places.h"
+#include "passes/program.h"
 #include "runtime/compile_error.h"
 #include "runtime/nvrtc.h"
 #include "test_support.h"
@@ -73,6 +75,32 @@ TEST_F(NvrtcTest, MachineCodeForEachArchitecture) {
   }
   // Without the letter, too: cubins of sm_100 are what a test of all kernels may compare.
   if (!nvrtc->target({10, 0}).ptx) expect_cubin(nvrtc->compile(kernel, {"sm_100", false}));
+}
+
+// Operands through tiles: loads and stores, of any width, with vectors and without.
+TEST_F(NvrtcTest, TiledKernelsForEachArchitecture) {
+  Program program;
+  program.forward = parse(
+      "graph(%x: f32[n, c, h, w]@0231, %y: f16[n, c, h, w], %b: b8[n, c, h, w], %m: f32[c, 1, 1]) { %1 = mul(%x, %m) "
+      "%2 = cast(%y) {dtype = f32} %3 = select(%b, %1, %2) %4 = exp(%3) return %3, %4@0231 }");
+  fuse(program);
+  ASSERT_EQ(program.forward_fusion.groups.size(), 1u);
+  const KernelCode code = emit_cuda(program.forward, program.forward_fusion.groups[0].kernel);
+  ASSERT_NE(code.cuda.tiled_text, "");
+  for (const char* name : {"sm_80", "sm_90a", "sm_100"}) {
+    for (const char* variant :
+         {"4\n#define FW_WIDE 0\n#define FW_TILED 17ull", "1\n#define FW_WIDE 1\n#define FW_TILED 14ull"}) {
+      try {
+        const auto image = nvrtc->compile("#define FW_ITEMS 4\n#define FW_ACROSS 1\n#define FW_VECTOR " +
+                                              std::string(variant) + "\n" + cuda_tile_prelude() + code.cuda.tiled_text,
+                                          {name, false});
+        EXPECT_GT(image.size(), 1000u);
+      } catch (const CompileError& error) {
+        if (std::string(error.what()).find("invalid value for --gpu-architecture") != std::string::npos) continue;
+        ADD_FAILURE() << error.what();
+      }
+    }
+  }
 }
 
 // The letter is what opens Hopper's own instructions.

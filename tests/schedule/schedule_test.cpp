@@ -94,5 +94,26 @@ TEST(Schedule, StagesFollowDependencies) {
     }
 }
 
+TEST(LoopOrder, WithTilesMostBytesDecideOnTheLines) {
+  auto inner = [](const char* text, bool tiles) {
+    Program program = program_of(text);
+    run_pipeline(program);
+    const Kernel& kernel = program.forward_fusion.groups.at(0).kernel;
+    return kernel.axes[static_cast<size_t>(loop_order(program.forward, kernel, tiles).back())].size.str();
+  };
+  // Two operands of three lie along w, but the first along c.
+  const char* mixed =
+      "graph(%x: f32[n, c, h, w]@0231, %y: f32[n, c, h, w]) { %1 = mul(%x, %y) %2 = reshape(%1) {sizes = [n, c*h*w]} "
+      "return %2 }";
+  EXPECT_EQ(inner(mixed, false), "c");
+  EXPECT_EQ(inner(mixed, true), "w");
+  // Of as many bytes, the axis along which the factor of a channel is one number.
+  Program program =
+      program_of("graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1: f32[n, c, h, w] = mul(%x, %m) return %1 }");
+  fuse(program);
+  const Kernel& kernel = program.forward_fusion.groups.at(0).kernel;
+  EXPECT_EQ(kernel.axes[static_cast<size_t>(loop_order(program.forward, kernel, true).back())].size.str(), "w");
+}
+
 }  // namespace
 }  // namespace fusewright::testing
