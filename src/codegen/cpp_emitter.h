@@ -85,8 +85,8 @@ class CppEmitter : Emitter {
 
   void write_stage(int p);
   void write_row_values(const std::vector<int>& steps, int p);
-  void write_line_stage(int p, const std::vector<int>& steps, const std::string& base);
-  void write_column_stage(int p, const std::vector<int>& steps, const std::string& base);
+  void write_line_stage(int p, const std::vector<int>& steps);
+  void write_column_stage(int p, const std::vector<int>& steps);
   void declare_buffers(int s, int p);
   void write_scalars(int p, const std::vector<int>& steps);
   std::string scalar_value(int s) const;
