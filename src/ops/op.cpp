@@ -7,6 +7,9 @@ const std::vector<OpInfo>& all_ops() {
 #define PRIMITIVE(name, kind, operands, cost, meaning)               \
   { Op::name, #name, Kind::kind, operands, operands, cost, meaning } \
   ,
+#define CONTRACTION(name, min_operands, max_operands, meaning)                    \
+  { Op::name, #name, Kind::contraction, min_operands, max_operands, 64, meaning } \
+  ,
 #define COMPOSITE(name, min_operands, max_operands, meaning) \
   {Op::name, #name, Kind::composite, min_operands, max_operands, 0, meaning},
 #include "ops/ops.def"
