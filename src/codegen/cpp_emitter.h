@@ -100,12 +100,10 @@ class CppEmitter : Emitter {
 
   // ---- windows: cpp_window.cpp -----------------------------------------------------------------------------
 
-  std::vector<int> window_steps(int window) const;
-  int inner_tap(int window) const;
   bool window_line(int s) const;
   void write_window(int s, const std::string& n);
   std::string base_position(const Axis& t) const { return t.base < 0 ? "0" : "c[" + std::to_string(t.base) + "]"; }
-  void open_tap(int s, size_t k, bool inner, const std::string& n);
+  void open_tap(int s, size_t k, const std::string& n);
   void write_window_body(int s, const std::string& n, const std::string& best, int index, bool gather);
   void write_tap_load(int window, int s, const std::string& begin, const std::string& end);
   std::string average_divisor(int s, bool gradient) const;

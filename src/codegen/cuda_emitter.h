@@ -71,8 +71,6 @@ class CudaEmitter : Emitter {
 
   // ---- windows: cuda_window.cpp ----------------------------------------------------------------------------
 
-  std::vector<int> window_steps(int window) const;
-  int inner_tap(int window) const;  // the axis of the tap that moves along the line, or -1
   bool always_inside(int s) const;  // no window reaches beyond the edge
   void write_window(int s);
   void open_tap(int s, size_t k);
