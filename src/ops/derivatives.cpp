@@ -229,21 +229,11 @@ bool has_zero_derivative(Op op) {
     case Op::ceil:
     case Op::round:
     case Op::trunc:
-    case Op::isnan:
-    case Op::logical_not:
-    case Op::logical_and:
-    case Op::logical_or:
-    case Op::lt:
-    case Op::le:
-    case Op::gt:
-    case Op::ge:
-    case Op::eq:
-    case Op::ne:
     case Op::stop_gradient:
     case Op::max_pool_index:
       return true;
     default:
-      return false;
+      return gives_boolean(op);
   }
 }
 

@@ -37,24 +37,6 @@ struct Inference {
   Node node() const { return {op, {}, attrs, {}, -1}; }  // typed access to the attributes
 };
 
-bool is_comparison(Op op) {
-  switch (op) {
-    case Op::lt:
-    case Op::le:
-    case Op::gt:
-    case Op::ge:
-    case Op::eq:
-    case Op::ne:
-    case Op::isnan:
-    case Op::logical_and:
-    case Op::logical_or:
-    case Op::logical_not:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool needs_float(Op op) {
   switch (op) {
     case Op::exp:
@@ -106,7 +88,7 @@ Type infer_pointwise(Inference& in) {
     shape.push_back(size);
   }
   DType dtype = in.dtype(count - 1);
-  if (is_comparison(in.op)) dtype = DType::b8;
+  if (gives_boolean(in.op)) dtype = DType::b8;
   if (in.op == Op::cast) {
     const DType* target = std::get_if<DType>(&in.attrs["dtype"]);
     in.check(target, "attribute 'dtype' is missing");

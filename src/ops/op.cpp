@@ -25,6 +25,24 @@ std::optional<Op> find_op(std::string_view name) {
   return std::nullopt;
 }
 
+bool gives_boolean(Op op) {
+  switch (op) {
+    case Op::lt:
+    case Op::le:
+    case Op::gt:
+    case Op::ge:
+    case Op::eq:
+    case Op::ne:
+    case Op::isnan:
+    case Op::logical_and:
+    case Op::logical_or:
+    case Op::logical_not:
+      return true;
+    default:
+      return false;
+  }
+}
+
 const char* kind_name(Kind kind) {
   constexpr const char* names[] = {"source", "pointwise", "reduce", "window", "contraction", "movement", "composite"};
   return names[static_cast<size_t>(kind)];
