@@ -15,21 +15,30 @@ import gc
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from common import (
+    GroupNormSwishMulSwish,
+    MulLeakyGelu,
+    candidates_of,
+    commit,
+    first_call_table,
+    first_calls,
+    judged,
+    own_process,
+    showcase,
+    timings,
+)
 from torch import nn
 
 import fusewright
 from fusewright import tour
-from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, training_step
-from fusewright.oracle import judge_step
+from fusewright.measure import interleaved, show_bytes, show_seconds, training_step
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -45,55 +54,23 @@ class LeakyMulClamp(nn.Module):
         return torch.clamp(F.leaky_relu(x, 0.01) * self.multiplier, -1.0, 1.0)
 
 
-class MulLeakyGelu(nn.Module):
-    def __init__(self, channels: int):
-        super().__init__()
-        self.multiplier = nn.Parameter(torch.randn(channels, 1, 1))
-
-    def forward(self, x):
-        return F.gelu(F.leaky_relu(x * self.multiplier, 0.01))
-
-
-class GroupNormSwishMulSwish(nn.Module):
-    def __init__(self, channels: int, groups: int):
-        super().__init__()
-        self.norm = nn.GroupNorm(groups, channels)
-        self.multiplier = nn.Parameter(torch.randn(channels))
-
-    def forward(self, x):
-        x = F.silu(self.norm(x)) * self.multiplier
-        return F.silu(x)
-
-
 # name: (model, shape of its input)
 CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "LeakyReLU -> x multiplier -> clamp": (lambda: LeakyMulClamp(64), (64, 64, 64, 64)),
     "x multiplier -> LeakyReLU -> GELU": (lambda: MulLeakyGelu(64), (64, 64, 64, 64)),
     "GroupNorm(256) -> Swish -> x weight -> Swish": (
-        lambda: GroupNormSwishMulSwish(8192, 256),
+        lambda: GroupNormSwishMulSwish(256, 8192),
         (1024, 8192),
     ),
 }
 TINY_CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "LeakyReLU -> x multiplier -> clamp": (lambda: LeakyMulClamp(2), (1, 2, 2, 2)),
     "x multiplier -> LeakyReLU -> GELU": (lambda: MulLeakyGelu(2), (1, 2, 2, 2)),
-    "GroupNorm -> Swish -> x weight -> Swish": (lambda: GroupNormSwishMulSwish(4, 2), (2, 4)),
+    "GroupNorm -> Swish -> x weight -> Swish": (lambda: GroupNormSwishMulSwish(2, 4), (2, 4)),
 }
 
 
 # ---- timing ------------------------------------------------------------------------------------------------
-
-
-def candidates_of(model: nn.Module, arguments: list[torch.Tensor], with_compile: bool) -> dict[str, nn.Module]:
-    found = {"eager": copy.deepcopy(model), "fusewright": fusewright.optimize(copy.deepcopy(model))}
-    if with_compile:
-        try:
-            compiled = torch.compile(copy.deepcopy(model))
-            training_step(compiled)(*arguments)
-            found["torch.compile"] = compiled
-        except Exception as error:  # a missing compiler, for one
-            print(f"  torch.compile n/a: {type(error).__name__}", flush=True)
-    return found
 
 
 def time_model(
@@ -112,25 +89,9 @@ def time_model(
     steps = {name: training_step(m) for name, m in candidates.items()}
     step = interleaved(steps, fresh, seconds=seconds)
 
-    # What was timed must be right, on inputs nobody has seen.
-    fused, eager = candidates["fusewright"], candidates["eager"]
-    eager.load_state_dict(fused.state_dict())
-    *inputs, gradient = fresh()
-    verdicts = judge_step(fused, eager, copy.deepcopy(eager).double(), inputs, gradient)
+    verdicts = judged(candidates, fresh)
     problems = [verdict.problem for verdict in verdicts if not verdict.ok]
     return {"forward": timings(forward), "step": timings(step), "problems": problems}
-
-
-def timings(found: dict[str, Timing]) -> dict:
-    return {
-        name: {
-            "median_s": timing.median,
-            "quartiles_s": timing.quartiles,
-            "rounds": len(timing.samples),
-            "fusewright_speedup": speedup(timing, found["fusewright"]),
-        }
-        for name, timing in found.items()
-    }
 
 
 def chains(options: argparse.Namespace) -> dict:
@@ -210,31 +171,20 @@ def memory(options: argparse.Namespace) -> dict:
     results = {}
     for name, path in progress("peak memory", showcase()):
         results[name] = {
-            kind: own_process("--peak-memory", kind, str(path), options.scale)["bytes"]
+            kind: own_process(
+                [sys.executable, __file__, "--peak-memory", kind, str(path), options.scale],
+                MALLOC_MMAP_THRESHOLD_="65536",  # freed tensors go back to the system at once
+            )["bytes"]
             for kind in ("eager", "fusewright")
         }
     return results
 
 
-def first_calls(options: argparse.Namespace) -> dict:
-    results = {}
-    for name, path in progress("first call", showcase()):
-        with tempfile.TemporaryDirectory(prefix="fusewright-bench-") as cache:
-            command = ("--first-call", str(path), options.scale)
-            results[name] = {kind: own_process(*command, cache=cache) for kind in ("cold", "warm")}
-    return results
-
-
-def own_process(*arguments: str, cache: str | None = None) -> dict:
-    environment = {
-        **os.environ,
-        "MALLOC_MMAP_THRESHOLD_": "65536",
-    }  # freed tensors go back to the system at once
-    if cache:
-        environment["FUSEWRIGHT_CACHE_DIR"] = cache
-    command = [sys.executable, __file__, *arguments]
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+def first(options: argparse.Namespace) -> dict:
+    return {
+        name: first_calls([sys.executable, __file__, "--first-call", str(path), options.scale], times=3)
+        for name, path in progress("first call", showcase())
+    }
 
 
 def peak_memory(kind: str, path: Path, scale: str) -> dict:
@@ -269,12 +219,8 @@ def status_bytes(key: str) -> int:
 # ---- what is written ---------------------------------------------------------------------------------------
 
 PARTS = {
-    "chains": chains, "models": models, "memory": memory, "first": first_calls, "host": host, "region": region
+    "chains": chains, "models": models, "memory": memory, "first": first, "host": host, "region": region
 }  # fmt: skip
-
-
-def showcase() -> dict[str, Path]:
-    return {path.stem: path for path in tour.default_models()}
 
 
 def progress(what: str, table: dict):
@@ -288,9 +234,6 @@ def machine() -> dict:
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
     )
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=RESULTS.parent, capture_output=True, text=True
-    ).stdout.strip()
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -298,7 +241,7 @@ def machine() -> dict:
         "load": os.getloadavg()[0],
         "torch": torch.__version__,
         "python": platform.python_version(),
-        "commit": commit,
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -337,12 +280,7 @@ def markdown(results: dict) -> str:
             cells = f"{show_bytes(row['eager'])} | {show_bytes(row['fusewright'])} | {ratio:.2f}"
             lines.append(f"| {name} | {cells} |")
     if "first" in results:
-        lines += ["", "## First optimised call, forward and backward", ""]
-        lines += ["| model | cold | warm | kernels compiled, cold / warm |", "|---|---|---|---|"]
-        for name, row in results["first"].items():
-            seconds = " | ".join(show_seconds(row[kind]["seconds"]) for kind in ("cold", "warm"))
-            compiled = " / ".join(str(row[kind]["kernels_compiled"]) for kind in ("cold", "warm"))
-            lines.append(f"| {name} | {seconds} | {compiled} |")
+        lines += first_call_table(results["first"])
     return "\n".join(lines) + "\n"
 
 

@@ -20,9 +20,7 @@ import gc
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,22 +35,24 @@ try:
 except ImportError:  # built in place, not installed
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
     import fusewright
+import common
+from common import (
+    GroupNormSwishMulSwish,
+    MulLeakyGelu,
+    candidates_of,
+    commit,
+    first_call_table,
+    first_calls,
+    judged,
+    showcase,
+)
+
 from fusewright import tour
 from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
-from fusewright.oracle import judge_step
 
 RESULTS = Path(os.environ.get("OUT") or Path(__file__).resolve().parents[1] / "build" / "gpu-results")
 
 # ---- the chains ------------------------------------------------------------------------------------------------------
-
-
-class MulLeakyGelu(nn.Module):
-    def __init__(self, channels: int):
-        super().__init__()
-        self.multiplier = nn.Parameter(torch.randn(channels, 1, 1))
-
-    def forward(self, x):
-        return F.gelu(F.leaky_relu(x * self.multiplier, 0.01))
 
 
 class LeakyMulLeakyMaxPool(nn.Module):
@@ -63,16 +63,6 @@ class LeakyMulLeakyMaxPool(nn.Module):
     def forward(self, x):
         x = F.leaky_relu(F.leaky_relu(x, 0.2) * self.multiplier, 0.2)
         return F.max_pool3d(x, 2)
-
-
-class GroupNormSwishMulSwish(nn.Module):
-    def __init__(self, groups: int, channels: int):
-        super().__init__()
-        self.norm = nn.GroupNorm(groups, channels)
-        self.multiplier = nn.Parameter(torch.randn(channels))
-
-    def forward(self, x):
-        return F.silu(F.silu(self.norm(x)) * self.multiplier)
 
 
 class BatchNormBiasDivideSwish(nn.Module):
@@ -151,21 +141,6 @@ CHAINS = {
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
-def candidates_of(model: nn.Module, arguments: list[torch.Tensor], with_compile: bool) -> dict[str, nn.Module]:
-    found = {"eager": copy.deepcopy(model), "fusewright": fusewright.optimize(copy.deepcopy(model))}
-    if with_compile:
-        try:
-            torch._dynamo.reset()  # each row starts with nothing known of sizes that change
-            compiled = torch.compile(copy.deepcopy(model))
-            training_step(compiled)(*arguments)
-            with torch.no_grad():
-                compiled(*arguments[:-1])
-            found["torch.compile"] = compiled
-        except Exception as error:  # a missing compiler, for one
-            print(f"  torch.compile n/a: {type(error).__name__}: {str(error)[:200]}", flush=True)
-    return found
-
-
 def backward_of(model: nn.Module) -> Callable:
     """The forward is run, and its backward is what is timed."""
 
@@ -216,29 +191,20 @@ def time_model(model: nn.Module, draw: Callable[[], list[torch.Tensor]], options
     steps = {name: training_step(m) for name, m in candidates.items()}
     result["step"] = timings(interleaved(steps, fresh, **budget))
 
-    # What was timed must be right, on inputs nobody has seen.
-    fused, eager = candidates["fusewright"], candidates["eager"]
-    eager.load_state_dict(fused.state_dict())
-    *inputs, gradient = fresh()
-    verdicts = judge_step(fused, eager, copy.deepcopy(eager).double(), inputs, gradient)
+    verdicts = judged(candidates, fresh)
     result["problems"] = [verdict.problem for verdict in verdicts if not verdict.ok]
     result["error"] = {v.name: [v.error, v.eager_error] for v in verdicts}
     if device.type == "cuda":
-        result["kernels"] = profile(training_step(fused), [*inputs, gradient])
-        result["memory"] = {name: memory_of(m, [*inputs, gradient]) for name, m in candidates.items()}
+        arguments = fresh()
+        result["kernels"] = profile(training_step(candidates["fusewright"]), arguments)
+        result["memory"] = {name: memory_of(m, arguments) for name, m in candidates.items()}
     return result
 
 
 def timings(found: dict[str, Timing]) -> dict:
-    rows = {}
-    for name, timing in found.items():
-        rows[name] = {
-            "median_s": timing.median,
-            "quartiles_s": timing.quartiles,
-            "rounds": len(timing.samples),
-            "fusewright_speedup": speedup(timing, found["fusewright"]),
-        }
-        if "copy" in found:  # how much of the copy's speed this one has
+    rows = common.timings(found)
+    if "copy" in found:  # how much of the copy's speed each one has
+        for name, timing in found.items():
             rows[name]["of_copy"] = speedup(found["copy"], timing)
     return rows
 
@@ -361,22 +327,13 @@ def region_alone(model: nn.Module, x: torch.Tensor) -> float:
 def first(options, done: dict) -> None:
     scale = "small" if options.scale == "tiny" else options.scale
     for name, path in chosen(showcase(), options, done):
-        with tempfile.TemporaryDirectory(prefix="fusewright-bench-") as cache:
-            environment = {**os.environ, "FUSEWRIGHT_CACHE_DIR": cache}
-            command = [sys.executable, __file__, "--first-call", str(path), scale, options.device.type]
-            done[name] = {}
-            for kind in ("cold", "warm"):
-                ran = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-                done[name][kind] = json.loads(ran.stdout.splitlines()[-1])
+        command = [sys.executable, __file__, "--first-call", str(path), scale, options.device.type]
+        done[name] = first_calls(command, times=1)
         print(f"  {name}: " + ", ".join(f"{k} {show_seconds(v['seconds'])}" for k, v in done[name].items()), flush=True)
 
 
 PARTS = {"chains": chains, "models": models, "host": host, "first": first}
 BAR_MODELS = {"conv2d_mul_leakyrelu_gelu": 2.4, "convtranspose3d_leakyrelu_mul_leakyrelu_maxpool": 2.0}
-
-
-def showcase() -> dict[str, Path]:
-    return {path.stem: path for path in tour.default_models()}
 
 
 def chosen(table: dict, options, done: dict):
@@ -403,8 +360,6 @@ def report(name: str, row: dict) -> None:
 
 
 def machine(device: torch.device) -> dict:
-    root = Path(__file__).resolve().parents[1]
-    git = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
     name = platform.machine()
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
@@ -417,7 +372,7 @@ def machine(device: torch.device) -> dict:
             "convolution": torch.backends.cudnn.allow_tf32,
         },
         "python": platform.python_version(),
-        "commit": git.stdout.strip(),
+        "commit": commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
 
@@ -476,12 +431,7 @@ def markdown(results: dict) -> str:
                 cells.append(f"{kind} {show_seconds(found['forward_s'])}{step}")
             lines.append(f"- {name}: " + ", ".join(cells))
     if results.get("first"):
-        lines += ["", "## First optimised call, forward and backward", ""]
-        lines += ["| model | cold | warm | kernels compiled, cold / warm |", "|---|---|---|---|"]
-        for name, row in results["first"].items():
-            cells = " | ".join(show_seconds(row[kind]["seconds"]) for kind in ("cold", "warm"))
-            compiled = " / ".join(str(row[kind]["kernels_compiled"]) for kind in ("cold", "warm"))
-            lines.append(f"| {name} | {cells} | {compiled} |")
+        lines += first_call_table(results["first"])
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,7 @@
 #
 #   cmake -DOUTPUT=<dir>/embedded_kernels -DINPUTS="a.h|b.cuh" -P embed.cmake
 #
-# gives <dir>/embedded_kernels.h and .cpp: `embedded_<stem>` for each file, and a table of all of them by file name.
+# gives <dir>/embedded_kernels.h and .cpp: `embedded_<stem>` for each file.
 
 cmake_minimum_required(VERSION 3.22)
 
@@ -28,6 +28,21 @@ function(as_raw_strings text result)
   set(${result} "${out}" PARENT_SCOPE)
 endfunction()
 
+# A file's text, with that of the headers beside it where it includes them: pasted text has no place to include from.
+function(read_whole file result)
+  file(READ "${file}" text)
+  get_filename_component(folder "${file}" DIRECTORY)
+  string(REGEX MATCHALL "#include \"[a-z_]+\\.h\"" includes "${text}")
+  foreach(include IN LISTS includes)
+    string(REGEX REPLACE ".*\"(.*)\"" "\\1" part "${include}")
+    if(EXISTS "${folder}/${part}")
+      read_whole("${folder}/${part}" part)
+      string(REPLACE "${include}\n" "${part}" text "${text}")
+    endif()
+  endforeach()
+  set(${result} "${text}" PARENT_SCOPE)
+endfunction()
+
 # Leaves the file alone when nothing changed: what includes the header is then not compiled again.
 function(write_if_different path text)
   set(old "")
@@ -43,7 +58,6 @@ string(REPLACE "|" ";" INPUTS "${INPUTS}")
 set(stems "")
 set(declarations "")
 set(definitions "")
-set(rows "")
 foreach(file IN LISTS INPUTS)
   get_filename_component(name "${file}" NAME)
   get_filename_component(stem "${file}" NAME_WE)
@@ -51,11 +65,10 @@ foreach(file IN LISTS INPUTS)
     message(FATAL_ERROR "embed.cmake: two kernel headers are called '${stem}'")
   endif()
   list(APPEND stems "${stem}")
-  file(READ "${file}" text)
+  read_whole("${file}" text)
   as_raw_strings("${text}" literal)
   string(APPEND declarations "extern const char* const embedded_${stem};  // src/kernels/${name}\n")
   string(APPEND definitions "const char* const embedded_${stem} =\n${literal};\n\n")
-  string(APPEND rows "    {\"${name}\", embedded_${stem}},\n")
 endforeach()
 
 set(note "// Written by cmake/embed.cmake from src/kernels; changes here are lost.\n")
@@ -64,14 +77,6 @@ write_if_different("${OUTPUT}.h" "${note}#pragma once
 namespace fusewright {
 
 ${declarations}
-struct EmbeddedKernel {
-  const char* name;  // as an #include names it
-  const char* text;
-};
-
-// Every kernel header, closed by a row of null pointers.
-extern const EmbeddedKernel embedded_kernels[];
-
 }  // namespace fusewright
 ")
 get_filename_component(header "${OUTPUT}.h" NAME)
@@ -79,9 +84,5 @@ write_if_different("${OUTPUT}.cpp" "${note}#include \"${header}\"
 
 namespace fusewright {
 
-${definitions}const EmbeddedKernel embedded_kernels[] = {
-${rows}    {nullptr, nullptr},
-};
-
-}  // namespace fusewright
+${definitions}}  // namespace fusewright
 ")

@@ -31,7 +31,8 @@ class Host {
   virtual void allocate(Tensor& tensor) = 0;
   // Runs a kernel's work under its name: a host with a profiler shows it there.
   virtual void named(const std::string&, const std::function<void()>& work) { work(); }
-  // The result of a contraction; its strides are the library's choice.
+  // The result of a contraction of two operands, with a bias where a third follows; its strides are the library's
+  // choice.
   virtual Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) = 0;
   // Where tensors live and kernels run. -1: the CPU, else the index of a GPU, with the stream that kernels are put on.
   virtual int device() const { return -1; }

@@ -85,8 +85,8 @@ class CppEmitter : Emitter {
 
   void write_stage(int p);
   void write_row_values(const std::vector<int>& steps, int p);
-  void write_line_stage(int p, const std::vector<int>& steps, const std::string& base);
-  void write_column_stage(int p, const std::vector<int>& steps, const std::string& base);
+  void write_line_stage(int p, const std::vector<int>& steps);
+  void write_column_stage(int p, const std::vector<int>& steps);
   void declare_buffers(int s, int p);
   void write_scalars(int p, const std::vector<int>& steps);
   std::string scalar_value(int s) const;
@@ -100,12 +100,10 @@ class CppEmitter : Emitter {
 
   // ---- windows: cpp_window.cpp -----------------------------------------------------------------------------
 
-  std::vector<int> window_steps(int window) const;
-  int inner_tap(int window) const;
   bool window_line(int s) const;
   void write_window(int s, const std::string& n);
   std::string base_position(const Axis& t) const { return t.base < 0 ? "0" : "c[" + std::to_string(t.base) + "]"; }
-  void open_tap(int s, size_t k, bool inner, const std::string& n);
+  void open_tap(int s, size_t k, const std::string& n);
   void write_window_body(int s, const std::string& n, const std::string& best, int index, bool gather);
   void write_tap_load(int window, int s, const std::string& begin, const std::string& end);
   std::string average_divisor(int s, bool gradient) const;

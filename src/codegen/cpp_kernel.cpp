@@ -3,7 +3,8 @@
 // Every kernel has the same skeleton. A *row* is one result of the reduction (or, in a column kernel, a block of
 // neighbouring ones); `row_p` is the code between passes, `stage_p` one pass over the elements. A pointwise kernel is
 // a single stage without rows. When there are few rows the executor splits stages over threads and calls them one by
-// one; otherwise the entry runs whole rows, so that later stages find their data in the cache.
+// one; otherwise the entry runs whole rows, so that later stages find their data in the cache: short rows several at a
+// time, so that one row's sums are on their way while the next is read.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -44,6 +45,7 @@ void CppEmitter::write_row_state() {
   open("struct Row");
   for (int s = 0; s < count(); ++s)
     if (row_level(s)) line(reg(s), " v", to_string(s), lanes_suffix(row_array(s)), ";");
+  line("fw::i64 c[AXES];  // coordinates");
   line("fw::i64 offset[OPERANDS];");
   line("fw::i64 first;  // innermost position of a column block, and how many columns it has");
   line("int n;");
@@ -118,37 +120,42 @@ void CppEmitter::write_entry() {
   if (has_rows()) line(signature, "const fw::i64 fw_state_sizes[] = {sizeof(Row), sizeof(Sums)};");
   open(signature, "void ", code_.name, "(const fw::Args* args, int phase, fw::i64 begin, fw::i64 end)");
   line("const fw::Args& a = *args;");
-  line("fw::i64 c[AXES] = {};");
   if (!has_rows()) {
     line("(void)phase;");
-    line("if (begin < end) stage_0(a, c, begin, end);");
+    line("if (begin < end) stage_0(a, begin, end);");
     close();
     return;
   }
-  std::string last = to_string(nest().stages);
   line("fw::i64 elements = fw::extent<REDUCED>(a.sizes, reduced_axes)",
        is_column() ? "" : " * a.sizes[" + to_string(nest().inner) + "]", ";");
   // Whole rows. Sums on the side go to one buffer for each of `splits` parts of the rows.
   open("if (phase < 0)");
-  line("Row row;");
-  line("Sums sums;");
+  line("constexpr int at_once = ", is_column() ? "1" : "fw::rows_at_once", ";");
+  line("Row rows[at_once];");
+  line("Sums sums[at_once];");
   if (has_sides()) {
-    line("fw::i64 rows = fw::extent<KEPT>(a.sizes, kept_axes), share = fw::ceil_div(rows, a.splits);");
+    line("fw::i64 count = fw::extent<KEPT>(a.sizes, kept_axes), share = fw::ceil_div(count, a.splits);");
     open("for (fw::i64 part = begin; part < end; ++part)");
-    line("const fw::i64 from = fw::min_of(rows, part * share), to = fw::min_of(rows, from + share);");
-    open("for (fw::i64 k = from; k < to; ++k)");
-    line("place(a, k, k == from, c, row);");
-    line("add_part(a, part, row);");
+    line("const fw::i64 from = fw::min_of(count, part * share), to = fw::min_of(count, from + share);");
   } else {
-    open("for (fw::i64 k = begin; k < end; ++k)");
-    line("place(a, k, k == begin, c, row);");
+    line("const fw::i64 from = begin, to = end;");
   }
-  for (int p = 0; p < nest().stages; ++p) {
-    line("row_", to_string(p), "(a, row, sums);");
-    line("clear(sums);");
-    line("if (elements > 0) stage_", to_string(p), "(a, c, 0, elements, row, sums);");
+  line("const fw::i64* before = nullptr;");
+  line("fw::i64 step = ", is_column() ? "1" : "a.block", ";");
+  open("for (fw::i64 k = from; k < to; k += step)");
+  line("const int n = static_cast<int>(fw::min_of(step, to - k));");
+  open("for (int r = 0; r < n; ++r)");
+  line("place(a, k + r, before, rows[r]);");
+  line("before = rows[r].c;");
+  if (has_sides()) line("add_part(a, part, rows[r]);");
+  close();
+  for (int p = 0; p <= nest().stages; ++p) {
+    open("for (int r = 0; r < n; ++r)");
+    line("row_", to_string(p), "(a, rows[r], sums[r]);");
+    if (p < nest().stages) line("clear(sums[r]);");
+    close();
+    if (p < nest().stages) line("if (elements > 0) stage_", to_string(p), "(a, 0, elements, rows, sums, n);");
   }
-  line("row_", last, "(a, row, sums);");
   close();
   if (has_sides()) close();
   line("return;");
@@ -161,7 +168,7 @@ void CppEmitter::write_entry() {
   line("Row& row = rows[k];");
   line("Sums sums;");
   line("clear(sums);");
-  line("if (phase == 0) place(a, k, true, c, row);");
+  line("if (phase == 0) place(a, k, nullptr, row);");
   line("else for (fw::i64 s = 0; s < a.splits; ++s) merge(sums, partial[k * a.splits + s]);");
   open("switch (phase / 2)");
   for (int p = 0; p <= nest().stages; ++p)
@@ -176,7 +183,6 @@ void CppEmitter::write_entry() {
   line("const fw::i64 from = fw::min_of(elements, s * share), to = fw::min_of(elements, from + share);");
   line("Sums& sums = partial[item];");
   line("clear(sums);");
-  line("place_axes(a, k, true, c);");
   line("if (from >= to) continue;");
   if (has_sides()) {
     line("Row row = rows[k];");
@@ -186,34 +192,30 @@ void CppEmitter::write_entry() {
   }
   open("switch (phase / 2)");
   for (int p = 0; p < nest().stages; ++p)
-    line("case ", to_string(p), ": stage_", to_string(p), "(a, c, from, to, row, sums); break;");
+    line("case ", to_string(p), ": stage_", to_string(p), "(a, from, to, &row, &sums, 1); break;");
   close();
   close();
   close();
 }
 
-// Where the k-th row (block of columns) lies.
+// Where the k-th row (block of columns) lies; a row's coordinates follow from those of the row `before` it.
 void CppEmitter::write_place() {
-  open("FW_FN fw::i64 place_axes(const fw::Args& a, fw::i64 k, bool decode, fw::i64* c)");
-  if (is_column()) {
-    line("const fw::i64 blocks = fw::ceil_div(a.sizes[", to_string(nest().inner), "], a.block);");
-    line("fw::decode<KEPT>(a.sizes, kept_axes, k / blocks, c);");
-    line("(void)decode;");
-    line("return k % blocks * a.block;");
-  } else {
-    line("if (decode) fw::decode<KEPT>(a.sizes, kept_axes, k, c);");
-    line("else fw::advance<KEPT>(a.sizes, kept_axes, c);");
-    line("return 0;");
-  }
-  close();
-  open("FW_FN void place(const fw::Args& a, fw::i64 k, bool decode, fw::i64* c, Row& row)");
+  open("FW_FN void place(const fw::Args& a, fw::i64 k, const fw::i64* before, Row& row)");
   line("const fw::i64 zero[OPERANDS] = {};");
-  line("row.first = place_axes(a, k, decode, c);");
-  if (is_column())
-    line("row.n = static_cast<int>(fw::min_of(a.block, a.sizes[", to_string(nest().inner), "] - row.first));");
-  else
+  line("for (int x = 0; x < AXES; ++x) row.c[x] = before ? before[x] : 0;");
+  if (is_column()) {
+    std::string columns = "a.sizes[" + to_string(nest().inner) + "]";
+    line("const fw::i64 blocks = fw::ceil_div(", columns, ", a.block);");
+    line("fw::decode<KEPT>(a.sizes, kept_axes, k / blocks, row.c);");
+    line("row.first = k % blocks * a.block;");
+    line("row.n = static_cast<int>(fw::min_of(a.block, ", columns, " - row.first));");
+  } else {
+    line("if (before) fw::advance<KEPT>(a.sizes, kept_axes, row.c);");
+    line("else fw::decode<KEPT>(a.sizes, kept_axes, k, row.c);");
+    line("row.first = 0;");
     line("row.n = 1;");
-  line("fw::offsets<KEPT, OPERANDS, AXES>(a.strides, kept_axes, c, zero, row.offset);");
+  }
+  line("fw::offsets<KEPT, OPERANDS, AXES>(a.strides, kept_axes, row.c, zero, row.offset);");
   close();
   if (!has_sides()) return;
   open("FW_FN void add_part(const fw::Args& a, fw::i64 part, Row& row)");

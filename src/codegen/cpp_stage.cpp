@@ -12,21 +12,29 @@ using std::to_string;
 void CppEmitter::write_stage(int p) {
   needed_ = needed_in(p);
   const std::vector<int>& steps = needed_;
-  const char* row = has_rows() ? ", const Row& row, Sums& sums" : "";
+  const char* rows = has_rows() ? ", const Row* rows, Sums* all_sums, int count" : "";
   std::string before = std::exchange(out_, "");
-  open("static void stage_", to_string(p), "(const fw::Args& a, fw::i64* c, fw::i64 begin, fw::i64 end", row, ")");
-  if (has_rows()) line("(void)row, (void)sums;");
+  open("static void stage_", to_string(p), "(const fw::Args& a, fw::i64 begin, fw::i64 end", rows, ")");
   in_stage_ = true;
   write_numbers();
-  write_row_values(steps, p);
-  line("fw::i64 offset[OPERANDS];");
-  if (!has_rows()) line("const fw::i64 base[OPERANDS] = {};");
-  std::string base = has_rows() ? "row.offset" : "base";
   for (int s : steps) declare_buffers(s, p);
+  if (has_rows()) {
+    open("for (int k = 0; k < count; ++k)");
+    line("[[maybe_unused]] const Row& row = rows[k];");
+    line("[[maybe_unused]] Sums& sums = all_sums[k];");
+    line("const fw::i64* const base = row.offset;");
+    write_row_values(steps, p);
+  } else {
+    line("const fw::i64 base[OPERANDS] = {};");
+  }
+  line("fw::i64 c[AXES];");
+  line("for (int x = 0; x < AXES; ++x) c[x] = ", has_rows() ? "row.c[x]" : "0", ";");
+  line("fw::i64 offset[OPERANDS];");
   if (is_column())
-    write_column_stage(p, steps, base);
+    write_column_stage(p, steps);
   else
-    write_line_stage(p, steps, base);
+    write_line_stage(p, steps);
+  if (has_rows()) close();
   close();
   line();
   in_stage_ = false;
@@ -46,13 +54,13 @@ void CppEmitter::write_row_values(const std::vector<int>& steps, int p) {
 }
 
 // Pointwise and row: elements [begin, end) of the lines.
-void CppEmitter::write_line_stage(int p, const std::vector<int>& steps, const std::string& base) {
+void CppEmitter::write_line_stage(int p, const std::vector<int>& steps) {
   std::string inner = nest().inner >= 0 ? "a.sizes[" + to_string(nest().inner) + "]" : "1";
   line("const fw::i64 inner = ", inner, ";");
   line("fw::i64 at = fw::start<REDUCED>(a.sizes, reduced_axes, begin, inner, c);");
   open("for (fw::i64 left = end - begin; left > 0;)");
   line("const fw::i64 stop = fw::min_of(inner, at + left);");
-  line("fw::offsets<REDUCED, OPERANDS, AXES>(a.strides, reduced_axes, c, ", base, ", offset);");
+  line("fw::offsets<REDUCED, OPERANDS, AXES>(a.strides, reduced_axes, c, base, offset);");
   write_scalars(p, steps);
   open("for (fw::i64 first = at; first < stop; first += fw::chunk)");
   line("const int n = static_cast<int>(fw::min_of(fw::chunk, stop - first));");
@@ -65,7 +73,7 @@ void CppEmitter::write_line_stage(int p, const std::vector<int>& steps, const st
 }
 
 // Column: rows [begin, end) of a block of row.n columns.
-void CppEmitter::write_column_stage(int p, const std::vector<int>& steps, const std::string& base) {
+void CppEmitter::write_column_stage(int p, const std::vector<int>& steps) {
   line("const fw::i64 first = row.first;");
   line("const int n = row.n;");
   for (int s : reduces_in(p)) {
@@ -84,7 +92,7 @@ void CppEmitter::write_column_stage(int p, const std::vector<int>& steps, const 
     close();
   }
   open("for (; r < stop; ++r)");
-  line("fw::offsets<REDUCED, OPERANDS, AXES>(a.strides, reduced_axes, c, ", base, ", offset);");
+  line("fw::offsets<REDUCED, OPERANDS, AXES>(a.strides, reduced_axes, c, base, offset);");
   write_scalars(p, steps);
   write_line(p, steps);
   line("fw::advance<REDUCED>(a.sizes, reduced_axes, c);");

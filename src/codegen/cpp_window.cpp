@@ -9,31 +9,6 @@ namespace fusewright {
 
 using std::to_string;
 
-// Steps in the cone of a window that depend on its position, and those that only change along the line (a per-channel
-// factor where channels lie innermost).
-std::vector<int> CppEmitter::window_steps(int window) const {
-  std::vector<bool> needed(static_cast<size_t>(count()));
-  std::vector<int> todo = step(window).operands, result;
-  while (!todo.empty()) {
-    int s = todo.back();
-    todo.pop_back();
-    bool along_line = inner_varying(s) && !row_level(s) && step(s).role != Role::window;
-    if (!(in_window(s) || along_line) || needed[static_cast<size_t>(s)]) continue;
-    needed[static_cast<size_t>(s)] = true;
-    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
-  }
-  for (int s = 0; s < count(); ++s)
-    if (needed[static_cast<size_t>(s)]) result.push_back(s);
-  return result;
-}
-
-// The tap that moves along the line, or -1.
-int CppEmitter::inner_tap(int window) const {
-  for (size_t k = 0; k < step(window).taps.size(); ++k)
-    if (nest().inner >= 0 && tap(window, k).base == nest().inner) return static_cast<int>(k);
-  return -1;
-}
-
 // A tap load varies along the line: through the loop itself or through a tap on it.
 bool CppEmitter::window_line(int s) const {
   if (inner_varying(s)) return true;
@@ -62,7 +37,7 @@ void CppEmitter::write_window(int s, const std::string& n) {
   line(best, "[i] = ", is_max ? literal(-INFINITY, best_type) : literal(0, best_type), ";");
   if (index >= 0) line("w", to_string(index), "[i] = -1;");
   close();
-  for (size_t k = 0; k < step(s).taps.size(); ++k) open_tap(s, k, static_cast<int>(k) == inner_tap(s), n);
+  for (size_t k = 0; k < step(s).taps.size(); ++k) open_tap(s, k, n);
   write_window_body(s, n, best, index, gather);
   for (size_t k = 0; k < step(s).taps.size(); ++k) close();
   if (node(s).op == Op::avg_pool) write_average(s, n);
@@ -70,12 +45,12 @@ void CppEmitter::write_window(int s, const std::string& n) {
 
 // Loop over one dimension of the window; t<axis> is the position read, [from, to) the elements of the line for which
 // it lies inside.
-void CppEmitter::open_tap(int s, size_t k, bool inner, const std::string& n) {
+void CppEmitter::open_tap(int s, size_t k, const std::string& n) {
   const Axis& t = tap(s, k);
   std::string id = to_string(step(s).taps[k]), size = "a.sizes[" + id + "]";
   std::string shift = to_string(t.padding) + " - k" + id + " * " + to_string(t.dilation), st = to_string(t.stride);
   open("for (int k", id, " = 0; k", id, " < ", to_string(t.kernel), "; ++k", id, ")");
-  if (!inner) {
+  if (step(s).taps[k] != inner_tap(s)) {
     if (!t.gather) {
       line("const fw::i64 t", id, " = ", base_position(t), " * ", st, " - (", shift, ");");
       line("if (t", id, " < 0 || t", id, " >= ", size, ") continue;");
@@ -102,10 +77,10 @@ void CppEmitter::open_tap(int s, size_t k, bool inner, const std::string& n) {
 }
 
 void CppEmitter::write_window_body(int s, const std::string& n, const std::string& best, int index, bool gather) {
-  int k = inner_tap(s);
+  int inner = inner_tap(s);
   std::string begin = "0", end = n;
-  if (k >= 0 && !gather) begin = "from", end = "to";
-  if (k >= 0 && gather) end = "to";
+  if (inner >= 0 && !gather) begin = "from", end = "to";
+  if (inner >= 0 && gather) end = "to";
   line("if (", begin, " >= ", end, ") continue;");
   std::vector<int> steps = window_steps(s);
   for (int load : steps)
@@ -115,8 +90,7 @@ void CppEmitter::write_window_body(int s, const std::string& n, const std::strin
       line("const ", reg(other), " v", to_string(other), " = ", compute(other), ";");
   out_ += "#pragma omp simd\n";
   open("for (int j = ", begin, "; j < ", end, "; ++j)");
-  line("const int i = ", k >= 0 && gather ? "from + j * " + to_string(tap(s, static_cast<size_t>(k)).stride) : "j",
-       ";");
+  line("const int i = ", inner >= 0 && gather ? "from + j * " + to_string(axis(inner).stride) : "j", ";");
   for (int other : steps) {
     if (!window_line(other)) continue;
     std::string name = to_string(other), text;
@@ -157,12 +131,10 @@ void CppEmitter::write_window_body(int s, const std::string& n, const std::strin
 void CppEmitter::write_tap_load(int window, int s, const std::string& begin, const std::string& end) {
   int operand = operand_of_[static_cast<size_t>(s)].load;
   std::string address = "offset[" + to_string(operand) + "]", step_text = "0";
-  int k = inner_tap(window);
-  for (size_t d = 0; d < step(window).taps.size(); ++d) {
-    int a = step(window).taps[d];
+  for (int a : step(window).taps) {
     if (!varies(step(s), a)) continue;
     address += " + t" + to_string(a) + " * " + stride(operand, a);
-    if (static_cast<int>(d) == k)
+    if (a == inner_tap(window))
       step_text = stride(operand, a) + (axis(a).gather ? "" : " * " + to_string(axis(a).stride));
   }
   if (inner_varying(s)) {
@@ -179,7 +151,7 @@ void CppEmitter::write_tap_load(int window, int s, const std::string& begin, con
 
 // Gradient: at the window's position (taps), else at the element's own.
 std::string CppEmitter::average_divisor(int s, bool gradient) const {
-  auto inner = [&](size_t k) { return static_cast<int>(k) == inner_tap(s); };
+  auto inner = [&](size_t k) { return step(s).taps[k] == inner_tap(s); };
   auto position = [&](size_t k) {
     if (gradient) return "t" + to_string(step(s).taps[k]) + (inner(k) ? " + j" : "");
     return inner(k) ? "first + i" : base_position(tap(s, k));

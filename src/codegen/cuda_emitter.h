@@ -93,8 +93,6 @@ class CudaEmitter : Emitter {
 
   // ---- windows: cuda_window.cpp ----------------------------------------------------------------------------
 
-  std::vector<int> window_steps(int window) const;
-  int inner_tap(int window) const;  // the axis of the tap that moves along the line, or -1
   bool always_inside(int s) const;  // no window reaches beyond the edge
   bool loads_together(int s) const;
   bool is_span(int s, int load) const;  // read as a stretch of the line that serves neighbouring windows

@@ -9,30 +9,6 @@ namespace fusewright {
 
 using std::to_string;
 
-// Steps in the cone of a window that depend on its taps, and those that only change along the line (a per-channel
-// factor where channels lie innermost).
-std::vector<int> CudaEmitter::window_steps(int window) const {
-  std::vector<bool> needed(static_cast<size_t>(count()));
-  std::vector<int> todo = step(window).operands, result;
-  while (!todo.empty()) {
-    int s = todo.back();
-    todo.pop_back();
-    bool along_line = inner_varying(s) && !row_level(s) && step(s).role != Role::window;
-    if (!(in_window(s) || along_line) || needed[static_cast<size_t>(s)]) continue;
-    needed[static_cast<size_t>(s)] = true;
-    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
-  }
-  for (int s = 0; s < count(); ++s)
-    if (needed[static_cast<size_t>(s)]) result.push_back(s);
-  return result;
-}
-
-int CudaEmitter::inner_tap(int window) const {
-  for (int a : step(window).taps)
-    if (nest().inner >= 0 && axis(a).base == nest().inner) return a;
-  return -1;
-}
-
 bool CudaEmitter::always_inside(int s) const {
   if (node(s).has("ceil_mode") && node(s).integer("ceil_mode") != 0) return false;
   return std::all_of(step(s).taps.begin(), step(s).taps.end(),

@@ -138,6 +138,30 @@ std::string Emitter::identity(int s, DType type) const {
   return literal(largest ? -INFINITY : INFINITY, type);
 }
 
+// Steps in the cone of a window that depend on its taps, and those that only change along the line (a per-channel
+// factor where channels lie innermost).
+std::vector<int> Emitter::window_steps(int window) const {
+  std::vector<bool> needed(static_cast<size_t>(count()));
+  std::vector<int> todo = step(window).operands, result;
+  while (!todo.empty()) {
+    int s = todo.back();
+    todo.pop_back();
+    bool along_line = inner_varying(s) && !row_level(s) && step(s).role != Role::window;
+    if (!(in_window(s) || along_line) || needed[static_cast<size_t>(s)]) continue;
+    needed[static_cast<size_t>(s)] = true;
+    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
+  }
+  for (int s = 0; s < count(); ++s)
+    if (needed[static_cast<size_t>(s)]) result.push_back(s);
+  return result;
+}
+
+int Emitter::inner_tap(int window) const {
+  for (int a : step(window).taps)
+    if (nest().inner >= 0 && axis(a).base == nest().inner) return a;
+  return -1;
+}
+
 // Which element of the window this is, row-major.
 std::string Emitter::tap_number(int s) const {
   std::string text = "0";

@@ -78,6 +78,8 @@ class Emitter {
   // ---- windows ---------------------------------------------------------------------------------------------
 
   const Axis& tap(int s, size_t k) const { return axis(step(s).taps[k]); }
+  std::vector<int> window_steps(int window) const;
+  int inner_tap(int window) const;  // the axis of the tap that moves along the line, or -1
   std::string tap_number(int s) const;
   // What an average divides by, given where the window stands and the extent it is cut off at, for each dimension.
   template <class Position, class Extent>

@@ -14,12 +14,13 @@ struct Args {
   void* partial;          // its partial sums,
   i64 splits;             // and how many of them there are
   const i64* side_sizes;  // per operand: elements of a part's buffer for a sum on the side, else 0
-  i64 block;              // neighbouring columns that a column kernel reduces together, at most `lanes`
+  i64 block;              // columns, at most `lanes`, or rows, at most `rows_at_once`, that are reduced together
 };
 
-constexpr int chunk = 1024;      // elements of a line that are handled at once: its buffers stay in the L1 cache
-constexpr int lanes = 1024;      // room for that many columns
-constexpr int flush_every = 32;  // rows that are added in float before the sum moves to double: as accurate as a tree
+constexpr int chunk = 1024;       // elements of a line that are handled at once: its buffers stay in the L1 cache
+constexpr int lanes = 1024;       // room for that many columns
+constexpr int rows_at_once = 16;  // and for that many short rows
+constexpr int flush_every = 32;   // rows that are added in float before the sum moves to double: as accurate as a tree
 
 // Coordinates of the linear-th point of a space of COUNT axes, last one fastest.
 template <int COUNT>

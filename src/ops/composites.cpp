@@ -16,6 +16,7 @@ struct Context {
   Builder& b;
   const Node& node;
   std::vector<Expr> args;
+  bool cuda;
   Expr x() const { return args[0]; }
   double number(const char* name) const { return node.number(name); }
   bool flag(const char* name) const { return node.has(name) && node.integer(name) != 0; }
@@ -313,6 +314,12 @@ Expr batch_norm_running_var(const Context& c) {
 
 // ---- layers --------------------------------------------------------------------------------------------------
 
+// A bias is added by the kernel that follows, at no cost. In 16 bits that would round twice: there it goes into the
+// library's call. (cuDNN's convolutions round before they add it, in a pass of their own: nothing would be gained.)
+bool takes_bias(const Context& c, bool library_rounds_once = true) {
+  return c.args.size() == 3 && is_narrow_float(c.x().dtype()) && library_rounds_once;
+}
+
 Expr linear(const Context& c) {
   Builder& b = c.b;
   Expr x = c.x();
@@ -321,15 +328,18 @@ Expr linear(const Context& c) {
   Shape lead = x.shape();
   lead.pop_back();
   Expr rows = x.rank() == 2 ? x : x.reshape({product(lead), x.dim(-1)});
-  Expr y = {&b, b.op(Op::matmul, {rows.v, b.permute(c.args[1].v, {1, 0})})};
+  std::vector<Value> operands = {rows.v, b.permute(c.args[1].v, {1, 0})};
+  if (takes_bias(c)) operands.push_back(c.args[2].v);
+  Expr y = {&b, b.op(Op::matmul, operands)};
   if (x.rank() != 2) y = y.reshape(out);
-  return c.args.size() == 3 ? y + c.args[2] : y;
+  return c.args.size() == operands.size() ? y : y + c.args[2];
 }
 
 Expr convolution(const Context& c) {
-  Attrs attrs = c.node.attrs;
-  Expr y = {&c.b, c.b.op(Op::conv, {c.args[0].v, c.args[1].v}, attrs)};
-  return c.args.size() == 3 ? y + per_channel(c.args[2], y) : y;
+  std::vector<Value> operands = {c.args[0].v, c.args[1].v};
+  if (takes_bias(c, !c.cuda)) operands.push_back(c.args[2].v);
+  Expr y = {&c.b, c.b.op(Op::conv, operands, c.node.attrs)};
+  return c.args.size() == operands.size() ? y : y + per_channel(c.args[2], y);
 }
 
 Expr expand(const Context& c) {
@@ -346,8 +356,8 @@ Expr expand(const Context& c) {
 
 }  // namespace
 
-Value expand_composite(Builder& builder, const Node& composite, const std::vector<Value>& operands) {
-  Context c{builder, composite, {}};
+Value expand_composite(Builder& builder, const Node& composite, const std::vector<Value>& operands, bool cuda) {
+  Context c{builder, composite, {}, cuda};
   for (Value v : operands) c.args.push_back({&builder, v});
   size_t first = builder.graph().nodes.size();
   Value result = expand(c).v;

@@ -188,9 +188,10 @@ Value transposed(Builder& b, Value v) {
 
 void contraction(Rule& r) {
   Node node = r.node();
-  if (node.op == Op::matmul) {  // g b^T, a^T g
+  if (node.op == Op::matmul) {  // g b^T, a^T g; bias: g
     r.to(0, [&] { return Expr{&r.b, r.b.binary(Op::matmul, r.g.v, transposed(r.b, r.operand(1).v))}; });
     r.to(1, [&] { return Expr{&r.b, r.b.binary(Op::matmul, transposed(r.b, r.operand(0).v), r.g.v)}; });
+    if (node.operands.size() == 3) r.to(2, [&] { return r.g; });
     return;
   }
   require(node.op == Op::conv, name_of(node.op), ": no derivative rule (second derivatives are not supported)");
@@ -199,6 +200,12 @@ void contraction(Rule& r) {
   weight["weight_sizes"] = r.operand(1).shape();
   r.to(0, [&] { return Expr{&r.b, r.b.op(Op::conv_input_grad, {r.g.v, r.operand(1).v}, input)}; });
   r.to(1, [&] { return Expr{&r.b, r.b.op(Op::conv_weight_grad, {r.g.v, r.operand(0).v}, weight)}; });
+  if (node.operands.size() < 3) return;
+  r.to(2, [&] {  // the sum of each channel's g
+    Ints dims = {0};
+    for (int64_t d = 2; d < r.g.rank(); ++d) dims.push_back(d);
+    return r.g.sum(dims, true).reshape(r.operand(2).shape());
+  });
 }
 
 void movement(Rule& r) {
@@ -222,21 +229,11 @@ bool has_zero_derivative(Op op) {
     case Op::ceil:
     case Op::round:
     case Op::trunc:
-    case Op::isnan:
-    case Op::logical_not:
-    case Op::logical_and:
-    case Op::logical_or:
-    case Op::lt:
-    case Op::le:
-    case Op::gt:
-    case Op::ge:
-    case Op::eq:
-    case Op::ne:
     case Op::stop_gradient:
     case Op::max_pool_index:
       return true;
     default:
-      return false;
+      return gives_boolean(op);
   }
 }
 

@@ -37,24 +37,6 @@ struct Inference {
   Node node() const { return {op, {}, attrs, {}, -1}; }  // typed access to the attributes
 };
 
-bool is_comparison(Op op) {
-  switch (op) {
-    case Op::lt:
-    case Op::le:
-    case Op::gt:
-    case Op::ge:
-    case Op::eq:
-    case Op::ne:
-    case Op::isnan:
-    case Op::logical_and:
-    case Op::logical_or:
-    case Op::logical_not:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool needs_float(Op op) {
   switch (op) {
     case Op::exp:
@@ -106,7 +88,7 @@ Type infer_pointwise(Inference& in) {
     shape.push_back(size);
   }
   DType dtype = in.dtype(count - 1);
-  if (is_comparison(in.op)) dtype = DType::b8;
+  if (gives_boolean(in.op)) dtype = DType::b8;
   if (in.op == Op::cast) {
     const DType* target = std::get_if<DType>(&in.attrs["dtype"]);
     in.check(target, "attribute 'dtype' is missing");
@@ -184,6 +166,14 @@ Type infer_window(Inference& in) {
   return {volume <= 256 ? DType::u8 : DType::i32, shape, {}};
 }
 
+// The optional third operand of a contraction: one number for each of `channels`.
+void check_bias(Inference& in, Size channels) {
+  if (in.operands.size() < 3) return;
+  in.check(in.rank(2) == 1, "operand 2 must be a vector");
+  in.check(in.dtype(2) == in.dtype(0), "operands need one floating type");
+  in.builder.unify(in.shape(2)[0], channels, in.what());
+}
+
 Type infer_matmul(Inference& in) {
   int rank = in.rank(0);
   in.check(rank >= 2 && in.rank(1) == rank, "both operands need the same rank, 2 or more");
@@ -192,6 +182,8 @@ Type infer_matmul(Inference& in) {
   auto b = [&](int d) { return in.shape(1)[static_cast<size_t>(d)]; };
   for (int d = 0; d < rank - 2; ++d) in.builder.unify(a(d), b(d), in.what());
   in.builder.unify(a(rank - 1), b(rank - 2), in.what());
+  in.check(in.operands.size() == 2 || rank == 2, "only a product of two matrices takes a bias");
+  check_bias(in, b(rank - 1));
   Shape shape = in.shape(0);
   shape.back() = b(rank - 1);
   return {in.dtype(0), shape, {}};
@@ -210,8 +202,10 @@ Type infer_conv(Inference& in) {
   for (const char* name : {"stride", "padding", "dilation", "output_padding"})
     in.check(static_cast<int>(node.ints(name).size()) == space, "attribute '", name, "' has the wrong length");
   in.check(groups >= 1, "groups must be positive");
+  auto channels = [&] { return transposed ? w(1) * Size(groups) : w(0); };
   in.builder.unify(x(1), transposed ? w(0) : w(1) * Size(groups), in.what());
-  Shape shape = {x(0), transposed ? w(1) * Size(groups) : w(0)};
+  check_bias(in, channels());
+  Shape shape = {x(0), channels()};
   for (int d = 0; d < space; ++d) {
     size_t i = static_cast<size_t>(d);
     int64_t kernel = in.builder.specialise(w(d + 2), in.what());
@@ -397,23 +391,13 @@ Type infer_composite(Inference& in) {
       in.check(in.rank(0) >= 1 && in.rank(1) == 2, "needs a weight of rank 2");
       in.check(in.dtype(0) == in.dtype(1), "operands differ in type");
       in.builder.unify(in.shape(0).back(), in.shape(1)[1], in.what());
-      expect_vectors(2);
-      if (in.operands.size() == 3) in.builder.unify(in.shape(2)[0], in.shape(1)[0], in.what());
+      check_bias(in, in.shape(1)[0]);
       Shape shape = in.shape(0);
       shape.back() = in.shape(1)[0];
       return with(shape);
     }
-    case Op::convolution: {
-      Operands pair(in.operands.begin(), in.operands.begin() + 2);
-      Inference conv{in.builder, in.op, pair, in.attrs};
-      Type type = infer_conv(conv);
-      if (in.operands.size() == 3) {
-        expect_vectors(2);
-        in.builder.unify(in.shape(2)[0], type.shape[1], in.what());
-        type = infer_conv(conv);
-      }
-      return type;
-    }
+    case Op::convolution:
+      return infer_conv(in);
     default:  // activations
       in.check(is_float(in.dtype(0)) || in.op == Op::relu || in.op == Op::clamp, "needs a floating type");
       for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)

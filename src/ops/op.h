@@ -28,6 +28,7 @@ const std::vector<OpInfo>& all_ops();
 const OpInfo& info(Op op);
 std::optional<Op> find_op(std::string_view name);
 const char* kind_name(Kind kind);
+bool gives_boolean(Op op);  // whatever its operands are
 
 inline const char* name_of(Op op) { return info(op).name; }
 inline Kind kind_of(Op op) { return info(op).kind; }

@@ -99,7 +99,7 @@ Value sum_of_product(Builder& b, const Node& node, const Operands& operands, con
   if (node.op != Op::sum || uses(before, node.operands[0]) > 1) return -1;
   Node product = b.graph()[operands[0]];
   int64_t last = product.type.rank() - 1;
-  if (product.op != Op::matmul || node.ints("dims") != Ints{last}) return -1;
+  if (product.op != Op::matmul || product.operands.size() != 2 || node.ints("dims") != Ints{last}) return -1;
   Value column = b.reduce(Op::sum, product.operands[1], {last}, true);
   Value result = b.binary(Op::matmul, product.operands[0], column);
   return node.integer("keepdim") ? result : b.reshape(result, node.type.shape);

@@ -42,7 +42,7 @@ Value simplify_movement(Builder& b, const Node& node, Value x) {
     for (int64_t& d : dims) d = from.ints("dims")[static_cast<size_t>(d)];
     return is_identity(dims) ? from.operands[0] : b.permute(from.operands[0], dims);
   }
-  if (from.op == Op::matmul && swaps_last_two(dims)) {
+  if (from.op == Op::matmul && from.operands.size() == 2 && swaps_last_two(dims)) {
     Value left = b.permute(from.operands[1], dims), right = b.permute(from.operands[0], dims);
     return b.binary(Op::matmul, left, right);
   }

@@ -16,6 +16,6 @@ struct KernelArgs {
   int64_t block;
 };
 
-constexpr int64_t kernel_lanes = 1024;
+constexpr int64_t kernel_lanes = 1024, kernel_rows_at_once = 16;
 
 }  // namespace fusewright

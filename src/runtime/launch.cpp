@@ -191,6 +191,8 @@ void Launcher::run(Host& host, const std::vector<const Tensor*>& operands, const
     return;
   }
   int64_t rows = g.extent(nest_.kept), width = 1;
+  // Rows that are taken together should stay in the nearest cache from pass to pass.
+  args.block = std::clamp<int64_t>(4096 / std::max<int64_t>(elements, 1), 1, kernel_rows_at_once);
   if (nest_.kind == LoopNest::Kind::column) {
     // Wide blocks read memory in long lines. With several passes a block should stay in the cache between them.
     constexpr int64_t cached = 1 << 17;  // elements

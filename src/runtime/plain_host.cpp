@@ -58,11 +58,16 @@ void over(const int64_t* sizes, int rank, Index& index, Body body, int d = 0) {
     over(sizes, rank, index, body, d + 1);
 }
 
-void matmul(const Tensor& a, const Tensor& b, Tensor& y) {
+// What a result starts from; the bias has one number for each position of dimension d.
+double start(const Tensor* bias, const Index& index, size_t d) {
+  return bias ? read(*bias, index[d] * bias->strides[0]) : 0;
+}
+
+void matmul(const Tensor& a, const Tensor& b, const Tensor* bias, Tensor& y) {
   Index index{};
   size_t m = static_cast<size_t>(y.rank - 2), n = m + 1;
   over(y.sizes.data(), y.rank, index, [&] {
-    double total = 0;
+    double total = start(bias, index, n);
     Index ia = index, ib = index;
     for (int64_t k = 0; k < a.sizes[n]; ++k) {
       ia[n] = ib[m] = k;
@@ -122,13 +127,16 @@ class PlainHost : public Host {
 
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
     Tensor y = make(call, operands[0].dtype);
+    const Tensor* bias = operands.size() == 3 ? &operands[2] : nullptr;
     if (call.kind == LibraryCall::Kind::matmul) {
-      matmul(operands[0], operands[1], y);
+      matmul(operands[0], operands[1], bias, y);
       return y;
     }
     // Sums are formed in double, then rounded once.
     Tensor sums = make(call, DType::f64);
-    std::fill_n(static_cast<double*>(sums.data), sums.elements(), 0.0);
+    Index index{};
+    over(y.sizes.data(), y.rank, index,
+         [&] { static_cast<double*>(sums.data)[offset_of(sums, index)] = start(bias, index, 1); });
     auto add = [&](const Index& at, double value) { static_cast<double*>(sums.data)[offset_of(sums, at)] += value; };
     const Tensor &a = operands[0], &b = operands[1];
     int space = y.rank - 2;
@@ -151,7 +159,6 @@ class PlainHost : public Host {
               add(w, read(a, offset_of(a, out)) * read(b, offset_of(b, x)));
             });
     }
-    Index index{};
     over(y.sizes.data(), y.rank, index,
          [&] { write(y, offset_of(y, index), static_cast<double*>(sums.data)[offset_of(sums, index)]); });
     return y;

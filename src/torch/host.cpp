@@ -62,11 +62,14 @@ void TorchHost::named(const std::string& name, const std::function<void()>& work
 
 Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& operands) {
   at::Tensor a = view(operands[0]), b = view(operands[1]);
+  std::optional<at::Tensor> bias;
+  if (operands.size() == 3) bias = view(operands[2]);
   switch (call.kind) {
     case LibraryCall::Kind::matmul:
+      if (bias) return wrap(at::addmm(*bias, a, b));
       return wrap(a.dim() == 2 ? at::mm(a, b) : at::matmul(a, b));
     case LibraryCall::Kind::conv:
-      return wrap(at::convolution(a, b, {}, call.stride, call.padding, call.dilation, call.transposed,
+      return wrap(at::convolution(a, b, bias, call.stride, call.padding, call.dilation, call.transposed,
                                   call.output_padding, call.groups));
     case LibraryCall::Kind::conv_input_grad:
       return wrap(std::get<0>(convolution_backward(call, a, shape_only(call, a), b, true)));

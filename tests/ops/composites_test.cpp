@@ -212,5 +212,33 @@ TEST(Linear, OfAnyRank) {
   }
 }
 
+// Rounded once in 16 bits, fused into what follows otherwise.
+TEST(Layers, ABiasGoesIntoTheLibrarysCallInNarrowTypes) {
+  auto decomposed_to = [](const std::string& type, const std::string& before, const std::string& after) {
+    auto typed = [&](std::string text) {
+      for (size_t at; (at = text.find("T[")) != std::string::npos;) text.replace(at, 1, type);
+      return print(parse(text));
+    };
+    EXPECT_EQ(print(decomposed(parse(typed(before)))), typed(after));
+  };
+  std::string attrs =
+      "{stride = (1), padding = (0), dilation = (1), groups = 1, transposed = 0, output_padding = (0)} ";
+  std::string linear = "graph(%x: T[n, c], %w: T[h, c], %b: T[h]) { ";
+  std::string convolution = "graph(%x: T[n, 4, s], %w: T[6, 4, 3], %b: T[6]) { ";
+  for (const char* type : {"f16", "bf16"}) {
+    decomposed_to(type, linear + "%1 = linear(%x, %w, %b) return %1 }",
+                  linear + "%1 = permute(%w) {dims = (1, 0)} %2 = matmul(%x, %1, %b) return %2 }");
+    decomposed_to(type, convolution + "%1 = convolution(%x, %w, %b) " + attrs + "return %1 }",
+                  convolution + "%1 = conv(%x, %w, %b) " + attrs + "return %1 }");
+  }
+  for (const char* type : {"f32", "f64"}) {
+    decomposed_to(type, linear + "%1 = linear(%x, %w, %b) return %1 }",
+                  linear + "%1 = permute(%w) {dims = (1, 0)} %2 = matmul(%x, %1) %3 = add(%2, %b) return %3 }");
+    decomposed_to(
+        type, convolution + "%1 = convolution(%x, %w, %b) " + attrs + "return %1 }",
+        convolution + "%1 = conv(%x, %w) " + attrs + "%2 = reshape(%b) {sizes = [6, 1]} %3 = add(%1, %2) return %3 }");
+  }
+}
+
 }  // namespace
 }  // namespace fusewright::testing

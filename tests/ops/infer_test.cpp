@@ -94,6 +94,10 @@ TEST(InferContraction, Refuses) {
   REFUSES("%x: f32[m, 3], %w: f32[4, n]", "matmul(%x, %w)", "size 3 is not 4");
   REFUSES("%x: f32[m, 3], %w: f32[n]", "matmul(%x, %w)", "both operands need the same rank");
   REFUSES("%x: i64[m, 3], %w: i64[3, n]", "matmul(%x, %w)", "operands need one floating type");
+  REFUSES("%x: f32[m, 3], %w: f32[3, 4], %b: f32[5]", "matmul(%x, %w, %b)", "size 5 is not 4");
+  REFUSES("%x: f32[m, 3], %w: f32[3, n], %b: f32[m, n]", "matmul(%x, %w, %b)", "operand 2 must be a vector");
+  REFUSES("%x: f32[m, 3], %w: f32[3, n], %b: f64[n]", "matmul(%x, %w, %b)", "operands need one floating type");
+  REFUSES("%x: f32[b, m, 3], %w: f32[b, 3, n], %b: f32[n]", "matmul(%x, %w, %b)", "only a product of two matrices");
   auto conv = [](const std::string& attrs) { return "conv(%x, %w) {" + attrs + "}"; };
   const std::string good = "stride = (1), padding = (0), dilation = (1), output_padding = (0), transposed = 0, ";
   REFUSES("%x: f32[n, 4, 9], %w: f32[6, 3, 3]", conv(good + "groups = 1"), "size 4 is not 3");

@@ -3,6 +3,7 @@
 import ctypes
 import itertools
 import math
+import os
 
 import pytest
 import torch
@@ -387,6 +388,28 @@ def test_sum_of_many_ones(count):
 def test_long_sums(shape):
     check(lambda x: (x * 2).sum(0), [torch.rand(shape) + 0.5], layouts=["contiguous"])
     check(lambda x: (x * 2).sum(-1), [torch.rand(shape) + 0.5], layouts=["contiguous"])
+
+
+BIASED = {
+    "linear": (F.linear, (5, 64), (16, 64)),
+    "linear_3d": (F.linear, (2, 5, 64), (16, 64)),
+    "addmm": (lambda x, w, b: torch.addmm(b, x, w.t()), (5, 64), (16, 64)),
+    "conv2d": (F.conv2d, (2, 8, 7, 7), (16, 8, 3, 3)),
+    "conv_transpose1d": (F.conv_transpose1d, (2, 32, 9), (32, 16, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", BIASED)
+def test_a_bias_is_added_before_rounding(name, dtype):
+    """The bias takes nearly all of the product away: what is left would be noise, had the product been rounded."""
+    layer, x_shape, w_shape = BIASED[name]
+    if name.startswith("conv") and os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1":
+        pytest.skip("a GPU's library adds the bias of a convolution after rounding, in eager too")
+    x = (1 + torch.randn(x_shape) / 32).to(dtype)
+    w = torch.randn(w_shape).to(dtype)
+    bias = -w.double().sum([d for d in range(w.dim()) if w_shape[d] != 16]).to(dtype)
+    check(lambda x, w, b: torch.tanh(layer(x, w, b)), [x, w, bias], layouts=["contiguous"])
 
 
 def test_reductions_are_the_same_each_time():

@@ -32,7 +32,10 @@ TEST_P(AwkwardSize, Pointwise) {
   expect_agrees(chain, {{"n", 2}, {"c", 3}, {"h", 2}, {"w", GetParam()}});
   expect_agrees(chain, {{"n", 1}, {"c", GetParam()}, {"h", 1}, {"w", 1}});
 }
-TEST_P(AwkwardSize, Row) { expect_agrees(softmax, {{"n", 3}, {"c", GetParam()}}); }
+TEST_P(AwkwardSize, Row) {
+  expect_agrees(softmax, {{"n", 3}, {"c", GetParam()}});
+  expect_agrees(softmax, {{"n", GetParam()}, {"c", 3}});  // short rows are taken several at a time
+}
 TEST_P(AwkwardSize, Column) {
   expect_agrees(batch_norm, {{"n", 5}, {"c", GetParam()}});
   expect_agrees(batch_norm, {{"n", GetParam() + 1}, {"c", 3}});
@@ -360,8 +363,11 @@ TEST(Threads, NumberOfThreadsDoesNotChangeABit) {
   const char* columns =
       "graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.001} %2 = sum(%x) {dims = (0, 1), keepdim = 0} return %1, "
       "%2 }";
-  for (auto [text, sizes] : std::vector<std::pair<const char*, Sizes>>{
-           {few_long_rows, {3, 200003}}, {columns, {40001, 7}}, {columns, {33, 4099}}, {few_long_rows, {1, 65536}}}) {
+  for (auto [text, sizes] : std::vector<std::pair<const char*, Sizes>>{{few_long_rows, {3, 200003}},
+                                                                       {few_long_rows, {40003, 5}},
+                                                                       {columns, {40001, 7}},
+                                                                       {columns, {33, 4099}},
+                                                                       {few_long_rows, {1, 65536}}}) {
     Array x = random_array(DType::f32, sizes, random);
     Graph graph = parse(text);
     auto executable = compile(graph, {true});

@@ -105,5 +105,21 @@ TEST(PlainHost, ContractionsInNarrowTypes) {
   }
 }
 
+TEST(PlainHost, BiasIsAddedBeforeRounding) {
+  // 2048 + 1 is no f16, but 2049 - 1 is; both contractions round once.
+  Array two(DType::f16, {1, 2}, {2048, 1}), ones(DType::f16, {2, 1}, 1.0), bias(DType::f16, {1}, {-1});
+  auto result = [](const std::string& text, const std::vector<Array>& inputs) {
+    return to_array(execute(*Executable::compile(parse(text), {}), inputs, {}).outputs[0]).data[0];
+  };
+  EXPECT_EQ(result("graph(%x: f16[n, k], %w: f16[k, m], %b: f16[m]) { %1 = matmul(%x, %w, %b) return %1 }",
+                   {two, ones, bias}),
+            2048);
+  Array x(DType::f16, {1, 2, 1}, {2048, 1}), w(DType::f16, {1, 2, 1}, 1.0);
+  EXPECT_EQ(result("graph(%x: f16[n, 2, w], %w: f16[1, 2, 1], %b: f16[1]) { %1 = conv(%x, %w, %b) {stride = (1), "
+                   "padding = (0), dilation = (1), groups = 1, transposed = 0, output_padding = (0)} return %1 }",
+                   {x, w, bias}),
+            2048);
+}
+
 }  // namespace
 }  // namespace fusewright::testing

@@ -304,6 +304,7 @@ class Interpreter {
     sizes.back() = b.sizes.back();
     Array result(node.type.dtype, sizes);
     for_each_index(sizes, [&](const Sizes& index) {
+      if (node.operands.size() == 3) result(index) = operand(node, 2)({index.back()});
       for (int64_t k = 0; k < a.sizes.back(); ++k) {
         Sizes ia = index, ib = index;
         ia[ia.size() - 1] = ib[ib.size() - 2] = k;
@@ -329,6 +330,7 @@ class Interpreter {
     Sizes taps(w.begin() + 2, w.end());
     taps.insert(taps.begin(), in_part);
     for_each_index(y, [&](const Sizes& o) {
+      if (node.operands.size() == 3) result(o) = operand(node, 2)({o[1]});
       int64_t group = o[1] / out_part;
       for_each_index(taps, [&](const Sizes& k) {
         Sizes i = {o[0], group * in_part + k[0]};

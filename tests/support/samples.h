@@ -115,8 +115,9 @@ inline const std::vector<Sample>& samples() {
            pool + ", ceil_mode = 0, count_include_pad = 1, divisor = 0, input_sizes = [n, h, w]} return %y }",
        -2, 2, refused},
 
-      {"matmul", "graph(%x: f64[g, n, c], %w: f64[g, c, h]) { %y = matmul(%x, %w) return %y }"},
-      {"conv", "graph(%x: f64[1, 4, h, w], %w: f64[6, 2, 3, 2]) { %y = conv(%x, %w) {" + conv + "} return %y }"},
+      {"matmul", "graph(%x: f64[n, c], %w: f64[c, h], %b: f64[h]) { %y = matmul(%x, %w, %b) return %y }"},
+      {"conv", "graph(%x: f64[1, 4, h, w], %w: f64[6, 2, 3, 2], %b: f64[6]) { %y = conv(%x, %w, %b) {" + conv +
+                   "} return %y }"},
       {"conv_input_grad",
        "graph(%x: f64[1, 4, h, w], %w: f64[6, 2, 3, 2], %g: f64[1, 6, floordiv(h - 1, 2) + 1, w - 2])"
        " { %y = conv_input_grad(%g, %w) {" +
