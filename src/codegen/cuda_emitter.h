@@ -1,6 +1,7 @@
 #pragma once
-// The writer of CUDA kernels, in three files: cuda_kernel.cpp (skeleton, rows, entries), cuda_stage.cpp (what one
-// thread does with one vector of elements) and cuda_window.cpp (pooling).
+// The writer of CUDA kernels, in five files: cuda_kernel.cpp (skeleton, rows), cuda_entry.cpp (the kernels themselves),
+// cuda_tile.cpp (pointwise kernels of mixed layouts), cuda_stage.cpp (what one thread does with one vector of elements)
+// and cuda_window.cpp (pooling).
 #include <string>
 #include <vector>
 
@@ -10,8 +11,10 @@ namespace fusewright {
 
 class CudaEmitter : Emitter {
  public:
-  CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking);
+  enum class Text { ordinary, walking, tiled };
+  CudaEmitter(const Graph& graph, const Kernel& kernel, Text text);
   KernelCode run();
+  bool can_tile() const;  // there is a tiled text
 
  private:
   // ---- places ----------------------------------------------------------------------------------------------
@@ -19,8 +22,11 @@ class CudaEmitter : Emitter {
   const std::vector<int>& row_axes() const { return has_rows() ? nest().kept : nest().reduced; }
   std::vector<int> element_axes() const { return has_rows() ? nest().reduced : std::vector<int>(); }
   bool inner_in_row() const { return is_column(); }  // the innermost loop belongs to the row, else to the element
+  bool walking() const { return kind_ == Text::walking; }
   bool is_row_axis(int a) const;
-  int moving_loads() const;
+  bool is_ahead(int s) const;  // a load that is asked for before its row's turn comes
+  int64_t held_bytes() const;  // that a thread holds for each element of its rows, at most
+  int64_t row_bytes() const;   // and for each of its columns
   std::string stride(int operand, int a) const;
   std::string coordinate(int a, const std::string& i) const;
   std::string row_offset(int operand) const;      // from the row's coordinates
@@ -31,6 +37,7 @@ class CudaEmitter : Emitter {
   // ---- skeleton: cuda_kernel.cpp ---------------------------------------------------------------------------
 
   std::string use(int s) const override;
+  bool is_divisor(int s) const;  // a value of the row that its elements are divided by
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;
   std::vector<int> moments_in(int p) const;  // pairs of reductions taken in one, by their second
@@ -42,6 +49,7 @@ class CudaEmitter : Emitter {
   void write_sums(int p);
   void write_side_state();
   void write_place_row();
+  void write_row_loads();
   void write_row_code(int p);
   std::string row_value(int s) const;
   std::string row_index(int s, int operand) const;
@@ -50,7 +58,11 @@ class CudaEmitter : Emitter {
   // ---- kernels: cuda_entry.cpp -----------------------------------------------------------------------------
 
   void write_pointwise_entry();
-  void write_whole_entry();
+  void write_held_entry();
+  void write_walking_entry();
+  void write_team_place();
+  void write_place(const std::string& row, const std::string& turn);
+  void write_team_end(bool held);
   void write_phase_entry(int p);
   void write_merge_entry(int p);
   void write_merge_loop(int p, const std::string& sums, const std::string& count);
@@ -58,11 +70,19 @@ class CudaEmitter : Emitter {
   void write_row_values_until(int p);
   void write_sides_entry();
 
+  // ---- mixed layouts: cuda_tile.cpp ------------------------------------------------------------------------
+
+  std::string tile_of(int operand) const;
+  std::string only_if(bool tiled, int operand) const;
+  void write_tile_memory();
+  void write_tiled_entry();
+
   // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
 
   bool is_element_load(int s) const;
   bool is_fixed(int s) const;  // a load that is the same for all rows that a team walks over
   void write_values();
+  void write_ahead();
   void write_element_place();
   void write_load(const std::string& name, const std::vector<int>& steps, const std::string& what);
   void write_stage(int p);
@@ -72,13 +92,19 @@ class CudaEmitter : Emitter {
   // ---- windows: cuda_window.cpp ----------------------------------------------------------------------------
 
   bool always_inside(int s) const;  // no window reaches beyond the edge
+  bool loads_together(int s) const;
+  bool is_span(int s, int load) const;  // read as a stretch of the line that serves neighbouring windows
+  std::string span(int s, int load) const;
+  void declare_spans(int s);
   void write_window(int s);
   void open_tap(int s, size_t k);
   void write_spans(int s);
   void write_taps(int s, const std::string& best, int index);
   void write_window_body(int s, const std::string& best, int index);
 
+  const Text kind_;
   std::vector<int> needed_;  // steps of the stage that is being written
+  int pass_ = 0;             // its number
   std::vector<int> anchor_axes_, walked_axes_;
   std::string at_ = "at.";  // where coordinates of the element stand
 };

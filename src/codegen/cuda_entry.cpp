@@ -20,6 +20,7 @@ void CudaEmitter::write_pointwise_entry() {
   line("place_row(a, anchor, 0, row);");
   line("const index first = block.remainder * (ITEMS << team.bits) + static_cast<index>(team.thread);");
   line("Values x[ITEMS];");
+  line("Kept kept;");
   auto over_items = [&](const char* what) {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
@@ -28,150 +29,187 @@ void CudaEmitter::write_pointwise_entry() {
     close();
   };
   over_items("load_moving(a, row, place(a, e), x[item])");
-  over_items("stage_0(a, row, place(a, e), x[item], Fixed(), true)");
+  over_items("stage_0(a, row, place(a, e), x[item], Fixed(), kept, true)");
   close();
 }
 
-// Every thread of a row's team works out the row's values for itself; one of them stores. While a team works on a row
-// in registers, the next one that it walks to is on its way.
-void CudaEmitter::write_whole_entry() {
-  const bool sides = has_sides(), walks = !walked_axes_.empty();
-  std::string side = sides ? ", side[item], total" : "", walking_side = sides ? ", once, total" : "";
-  // Two blocks on a processor, one loading while the other reduces, where their registers allow it.
-  int64_t bytes = 0;  // that a thread holds for each element of its vectors: operands, those of the next row, sums
-  for (int s = 0; s < count(); ++s) {
-    if (is_element_load(s) && inner_varying(s)) bytes += size_of(dtype(s)) * (walks && !is_fixed(s) ? 2 : 1);
-    if (step(s).side && is_position_side(s)) bytes += size_of(compute_type(dtype(s)));
-  }
-  line("constexpr int most_threads = ", is_column() ? "512" : "FW_ITEMS == 4 ? 256 : 512", ";");
-  line("constexpr int registers = ITEMS * V * ", to_string(bytes), " / 4 + 40;");
-  line("constexpr int blocks = ITEMS > 0 && 2 * most_threads * registers <= 65536 + 8192 ? 2 : 1;");
-  open("extern \"C\" __global__ void __launch_bounds__(most_threads, blocks) ", code_.name, "(const Args a)");
+// The rows of a team: its anchor, and every `parts`-th of the rows that are walked over there, or of the blocks of
+// columns. Teams side by side work on neighbours.
+void CudaEmitter::write_team_place() {
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   line("const index k = static_cast<index>(fw::block_index() * team.rows() + team.row);");
-  line("Row row;");
   if (is_column()) {
-    line("const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);");
-    line("row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;");
-    line("const bool there = tile.quotient < a.anchors && row.pos < a.sizes[", to_string(nest().inner), "];");
-    line("if (!there) row.pos = 0;");
-    line("const index anchor = there ? tile.quotient : 0;");
+    line("const index part = k;");
   } else {
     line("const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);");
-    line("const index anchor = slot.remainder;");
-    line("const bool there = slot.quotient < a.parts;");
-    if (walks) line("const index start = slot.quotient * static_cast<index>(a.share);");
+    line("const index anchor = slot.remainder, part = slot.quotient;");
   }
-  auto place = [&](const std::string& row, const std::string& turn) {
-    if (walks) {
-      line(row, ".live = there && ", turn, " < a.share && start + ", turn, " < a.walked;");
-      line("place_row(a, anchor, ", row, ".live ? start + ", turn, " : 0, ", row, ");");
-    } else {
-      line(row, ".live = there;");
-      line("place_row(a, anchor, 0, ", row, ");");
-    }
-  };
-  auto over_items = [&](const std::vector<std::string>& what) {
+}
+
+void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
+  std::string r = row + "_index";
+  line("Row ", row, ";");
+  line("index ", r, " = part + (", turn, ") * static_cast<index>(a.parts);");
+  line(row, ".live = part < a.parts && ", r, " < a.walked;");
+  line("if (!", row, ".live) ", r, " = 0;");
+  if (is_column()) {
+    line("const fw::Quotient ", row, "_tile = fw::divided(", r, ", a.tiles, a.tiles_divider);");
+    line(row, ".pos = (", row,
+         "_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;");
+    line("if (", row, ".pos >= a.sizes[", to_string(nest().inner), "]) ", row, ".live = false, ", row, ".pos = 0;");
+    line("place_row(a, ", row, "_tile.quotient, 0, ", row, ");");
+  } else {
+    line("place_row(a, anchor, ", r, ", ", row, ");");
+  }
+}
+
+// Sums on the side go to the team's own place in the buffers.
+void CudaEmitter::write_team_end(bool held) {
+  if (!has_sides()) return;
+  line("const bool there = part < a.parts;");
+  if (held) {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    for (const std::string& text : what) line(text);
+    line("if (there && e < a.elements) put_side(a, side[item], k, e, false, -1);");
+    close();
+  }
+  if (sides(false).empty()) return;
+  line("fw::reduce(team, total);");
+  line("if (there && team.thread == 0) put_total(a, total, k);");
+}
+
+// Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
+// team works on a row the next ones are on their way.
+void CudaEmitter::write_held_entry() {
+  std::string side = has_sides() ? ", side[item], total" : "";
+  // As many blocks on a processor as their registers allow: one reduces while another computes.
+  line("constexpr int most_threads = ", is_column() ? "512" : "FW_ITEMS == 1 ? 256 : 512", ";");
+  line("constexpr int registers = ITEMS * V * ", to_string(held_bytes()), " / 4 + V * ", to_string(row_bytes()),
+       " / 4 + 48;");
+  line("constexpr int blocks = most_threads * registers >= 65536 ? 1 : 65536 / (most_threads * registers);");
+  open("extern \"C\" __global__ void __launch_bounds__(most_threads, blocks) ", code_.name, "(const Args a)");
+  write_team_place();
+  auto over_items = [&](const std::string& what) {
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
+    line(what);
     close();
   };
-  // Beyond the row's end its first vector is loaded once more: loads that depend on nothing are all on their way before
-  // the first value is needed. The launcher keeps empty rows away from here.
-  auto load_items = [&](const std::string& row, const std::string& to) {
-    over_items(
-        {"load_moving(a, " + row + ", place(a, " + row + ".live && e < a.elements ? e : 0), " + to + "[item]);"});
+  auto ask = [&](const std::string& row, const std::string& turn, const std::string& depth) {
+    write_place(row, turn);
+    over_items("if (" + row + ".live && e < a.elements) ask(a, " + row + ", place(a, e), fw::ahead_slot(a.ahead, " +
+               depth + ", item, AHEAD_BYTES));");
+    line("fw::copy_async_commit();");
   };
-  place("row", "0");
-  if (sides) {
+  out_ += "#pragma unroll\n";
+  open("for (int depth = 0; depth < fw::DEPTH; ++depth)");
+  ask("first", "depth", "depth");
+  close();
+  write_place("row", "0");
+  line("load_row(a, row);");
+  line("Fixed f[ITEMS];");
+  over_items("load_fixed(a, row, place(a, e < a.elements ? e : 0), f[item]);");
+  if (has_sides()) {
+    line("Total total;");
+    line("total.clear();");
+    line("Side side[ITEMS];");
+    over_items("side[item].clear();");
+  }
+  line("int depth = 0;");
+  // As many turns for every team, so that lanes of one warp stay together.
+  open("for (index turn = 0; turn < a.share; ++turn)");
+  write_place("next", "turn + 1");
+  line("load_row(a, next);");
+  line("fw::copy_async_wait<fw::DEPTH - 1>();");
+  line("Values x[ITEMS];");
+  over_items(
+      "take(a, row, place(a, row.live && e < a.elements ? e : 0), fw::ahead_slot(a.ahead, depth, item, AHEAD_BYTES), "
+      "x[item]);");
+  ask("later", "turn + fw::DEPTH", "depth");
+  line("depth = depth + 1 == fw::DEPTH ? 0 : depth + 1;");
+  line("const bool first = row.live && team.thread == 0;");
+  line("row_0(a, row, first);");
+  line("Kept kept[ITEMS];");
+  for (int p = 0; p < nest().stages; ++p) {
+    std::string id = to_string(p);
+    line("Sums", id, " sums", id, ";");
+    line("sums", id, ".clear();");
+    over_items("stage_" + id + "(a, row, place(a, e), x[item], f[item], kept[item], row.live && e < a.elements, sums" +
+               id + side + ");");
+    if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
+    line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
+  }
+  line("row = next;");
+  close();
+  write_team_end(true);
+  close();
+}
+
+// Rows that are too long for that are read again in every pass.
+void CudaEmitter::write_walking_entry() {
+  std::string side = has_sides() ? ", once, total" : "";
+  open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
+  write_team_place();
+  if (has_sides()) {
     line("Total total;");
     line("total.clear();");
   }
-  out_ += "#if FW_ITEMS > 0\n";
-  if (sides) {
-    line("Side side[ITEMS];");
-    over_items({"side[item].clear();"});
-  }
-  line("Fixed f[ITEMS];");
-  line("Values x[ITEMS];");
-  over_items({"load_fixed(a, row, place(a, e < a.elements ? e : 0), f[item]);"});
-  load_items("row", "x");
-  out_ += "#endif\n";
-  if (walks) {
-    // As many turns for every team, so that lanes of one warp stay together.
-    open("for (index turn = 0; turn < a.share; ++turn)");
-    line("Row next;");
-    place("next", "turn + 1");
-    out_ += "#if FW_ITEMS > 0\n";
-    line("Values y[ITEMS];");
-    load_items("next", "y");
-    out_ += "#endif\n";
-  }
+  line("Kept kept;");
+  open("for (index turn = 0; turn < a.share; ++turn)");
+  write_place("row", "turn");
+  line("load_row(a, row);");
   line("const bool first = row.live && team.thread == 0;");
   line("row_0(a, row, first);");
   for (int p = 0; p < nest().stages; ++p) {
     std::string id = to_string(p);
     line("Sums", id, " sums", id, ";");
     line("sums", id, ".clear();");
-    out_ += "#if FW_ITEMS > 0\n";
-    over_items({"stage_" + id + "(a, row, place(a, e), x[item], f[item], row.live && e < a.elements, sums" + id + side +
-                ");"});
-    out_ += "#else\n";
     line("const index end", id, " = row.live ? static_cast<index>(a.elements) : 0;");
     open("for (index e = static_cast<index>(team.thread); e < end", id, "; e += static_cast<index>(team.threads()))");
     line("Values x;");
     line("Fixed f;");
     line("load_", id, "(a, row, place(a, e), x, f);");
-    if (sides) {
+    if (has_sides()) {
       line("Side once;");
       line("once.clear();");
     }
-    line("stage_", id, "(a, row, place(a, e), x, f, true, sums", id, walking_side, ");");
-    if (sides && !sides_in(p).empty()) line("put_side(a, once, k, e, ", walks ? "turn > 0" : "false", ", ", id, ");");
+    line("stage_", id, "(a, row, place(a, e), x, f, kept, true, sums", id, side, ");");
+    if (!sides_in(p).empty()) line("put_side(a, once, k, e, turn > 0, ", id, ");");
     close();
-    out_ += "#endif\n";
+    for (int m : moments_in(p)) line("sums", id, ".m", to_string(m), ".finish();");
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
     line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
   }
-  if (walks) {
-    line("row = next;");
-    out_ += "#if FW_ITEMS > 0\n#pragma unroll\n";
-    line("for (int item = 0; item < ITEMS; ++item) x[item] = y[item];");
-    out_ += "#endif\n";
-    close();
-  }
-  if (sides) {
-    out_ += "#if FW_ITEMS > 0\n";
-    over_items({"if (there && e < a.elements) put_side(a, side[item], k, e, false, -1);"});
-    out_ += "#endif\n";
-    if (!this->sides(false).empty()) {
-      line("fw::reduce(team, total);");
-      line("if (there && team.thread == 0) put_total(a, total, k);");
-    }
-  }
+  close();
+  write_team_end(false);
   close();
 }
 
+// Sums of pass p that a split of row k left, in the buffer [k][split][lane].
 std::string CudaEmitter::partial(int p, const std::string& split) const {
   std::string id = to_string(p);
-  return "static_cast<Sums" + id + "*>(a.partial[" + id + "])[(k * static_cast<index>(a.splits) + " + split +
-         ") * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)]";
+  return "static_cast<Sums" + id + "*>(a.partial[" + id + "])[((k * static_cast<index>(a.splits) + " + split +
+         ") << a.partial_bits) + lane]";
 }
 
 void CudaEmitter::write_merge_loop(int p, const std::string& sums, const std::string& count) {
+  out_ += "#pragma unroll 4\n";
   line("for (index i = static_cast<index>(team.thread); i < ", count, "; i += static_cast<index>(team.threads()))");
   line("  ", sums, ".merge(", partial(p, "i"), ");");
 }
 
-// Many partial sums are added up once, by a launch of its own, before every block of the next pass reads them.
+// Many partial sums are added up once, by a launch of its own, before every block of the next pass reads them. Each
+// block takes some of a row's lanes.
 void CudaEmitter::write_merge_entry(int p) {
   if (reduces_in(p).empty()) return;
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_merge", id, "(const Args a)");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
-  line("const index k = static_cast<index>(fw::block_index());");
+  line("const index first = static_cast<index>(fw::block_index() << a.lane_bits);");
+  line(
+      "const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);");
   line("Sums", id, " sums;");
   line("sums.clear();");
   write_merge_loop(p, "sums", "a.splits");
@@ -201,12 +239,11 @@ void CudaEmitter::write_phase_entry(int p) {
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_phase", id, "(const Args a)");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
-  if (last)
-    line("const index k = static_cast<index>(fw::block_index()), split = 0;");
-  else {
-    line("const fw::Quotient item = fw::divided(fw::block_index(), a.splits, a.splits_divider);");
-    line("const index k = item.quotient, split = item.remainder;");
-  }
+  // Every other pass begins where the one before it ended: the end of the data is still in the L2 cache.
+  line("const index block = static_cast<index>(",
+       p % 2 == 0 ? "fw::block_index()" : "fw::block_count() - 1 - fw::block_index()", ");");
+  line("const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);");
+  line("const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);");
   line("Row row;");
   if (is_column()) {
     line("const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);");
@@ -220,6 +257,7 @@ void CudaEmitter::write_phase_entry(int p) {
     line("place_row(a, slot.remainder, slot.quotient, row);");
   }
   line("const bool first = row.live && team.thread == 0 && split == 0;");
+  line("load_row(a, row);");
   write_row_values_until(p);
   if (last) {
     close();
@@ -231,6 +269,7 @@ void CudaEmitter::write_phase_entry(int p) {
   }
   line("Sums", id, " sums;");
   line("sums.clear();");
+  line("Kept kept;");
   line("const index begin = split * static_cast<index>(a.piece);");
   line("const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;");
   // Several vectors are asked for before the first is worked on.
@@ -250,11 +289,12 @@ void CudaEmitter::write_phase_entry(int p) {
   over_ahead({"load_" + id + "(a, row, place(a, e), x[n], f[n]);"});
   if (has_sides())
     over_ahead({"Side side;", "side.clear();",
-                "stage_" + id + "(a, row, place(a, e), x[n], f[n], true, sums, side, total);",
+                "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
                 sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ");"});
   else
-    over_ahead({"stage_" + id + "(a, row, place(a, e), x[n], f[n], true, sums);"});
+    over_ahead({"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
   close();
+  for (int m : moments_in(p)) line("sums.m", to_string(m), ".finish();");
   if (!reduces_in(p).empty()) {
     line("fw::reduce(team, sums);");
     line("if (team.thread == 0) ", partial(p, "split"), " = sums;");
@@ -309,6 +349,7 @@ void CudaEmitter::write_sides_entry() {
     line("const index part = static_cast<index>(", position ? "a.anchors * a.elements * V" : "a.anchors", ");");
     for (int a : rest) line("terms *= static_cast<index>(a.sizes[", to_string(a), "]);");
     line("SideSum<", reg(s), "> sum = {", literal(0, dtype(s)), "};");
+    out_ += "#pragma unroll 4\n";
     open(
         "for (index term = static_cast<index>(team.thread); there && term < terms; term += "
         "static_cast<index>(team.threads()))");

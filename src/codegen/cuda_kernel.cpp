@@ -24,31 +24,40 @@ const std::string& cuda_prelude() {
   return text;
 }
 
-CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, bool walking)
-    : Emitter(graph, kernel, choose_schedule(graph, kernel, walking)) {
+const std::string& cuda_tile_prelude() {
+  static const std::string text = cuda_prelude() + embedded_cuda_tile + "\n";
+  return text;
+}
+
+CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
+    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers)),
+      kind_(text) {
+  if (nest().kind != LoopNest::Kind::row) {
+    anchor_axes_ = row_axes();
+    return;
+  }
   // A team stays where sums on the side have their results, or where operands that all rows share (a norm's weights)
   // are the same, and walks over the other rows: what it holds of them is read or written once.
   auto moves = [&](int a) {
-    if (nest().kind != LoopNest::Kind::row) return false;
-    bool shared = false;
     for (int s = 0; s < count(); ++s) {
       if (has_sides() && step(s).side && varies(step(s), a)) return false;
       if (has_sides() || !is_element_load(s)) continue;
       bool everywhere = std::all_of(row_axes().begin(), row_axes().end(), [&](int r) { return varies(step(s), r); });
       if (!everywhere && varies(step(s), a)) return false;
-      shared |= !everywhere;
     }
-    return has_sides() || shared;
+    return true;
   };
   for (int a : row_axes()) (moves(a) ? walked_axes_ : anchor_axes_).push_back(a);
 }
 
 KernelCode CudaEmitter::run() {
   write_header();
+  if (kind_ == Text::tiled) write_tile_memory();
   write_row_state();
   write_values();
   write_side_state();
   write_element_place();
+  if (has_rows()) write_row_loads();
   for (int p = 0; p < nest().stages; ++p) {
     write_sums(p);
     if (has_rows()) write_row_code(p);
@@ -56,15 +65,17 @@ KernelCode CudaEmitter::run() {
   }
   if (has_rows()) write_row_code(nest().stages);
   line("}  // namespace");
-  if (has_rows()) {
-    write_whole_entry();
-    std::string whole = std::exchange(out_, "");
+  if (kind_ == Text::tiled) {
+    write_tiled_entry();
+  } else if (!has_rows()) {
+    write_pointwise_entry();
+  } else if (!walking()) {
+    write_held_entry();
+  } else {
+    write_walking_entry();
     for (int p = 0; p <= nest().stages; ++p) write_phase_entry(p);
     for (int p = 0; p < nest().stages; ++p) write_merge_entry(p);
     if (has_sides()) write_sides_entry();
-    code_.cuda.walking.text = std::exchange(out_, std::move(whole));
-  } else {
-    write_pointwise_entry();
   }
   describe();
   code_.text = std::move(out_);
@@ -79,13 +90,21 @@ void CudaEmitter::describe() {
   for (int p = 0; p < nest().stages; ++p) {
     std::vector<int64_t> sizes;
     for (int s : reduces_in(p)) sizes.push_back(size_of(compute_type(dtype(s))));
-    for (int m : moments_in(p)) sizes.insert(sizes.end(), 2, size_of(compute_type(dtype(m))));  // their counts
+    // Beside the two: sums of distances, counts.
+    for (int m : moments_in(p)) sizes.insert(sizes.end(), 2, size_of(compute_type(dtype(m))));
     cuda.sums.push_back(sizes);
-    cuda.walking.sums.push_back(sizes);
   }
-  cuda.moving_loads = moving_loads();
+  // A thread has 128 registers where 512 of them are on a processor, and a vector is mostly four floats.
+  const bool heavy = is_column() ? 8 * held_bytes() + row_bytes() + 48 > 128 : held_bytes() > 16;
+  if (!has_rows())
+    cuda.items = {nest().has_window ? 1 : 4};  // the taps of a window are many loads already, and its lines short
+  else if (is_column())
+    cuda.items = {heavy ? 4 : 8};
+  else
+    cuda.items = heavy ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 4, 8};
   for (int s = 0; s < count(); ++s) {
-    cuda.walking.final_phase |= row_level(s) && step(s).stored && stage(s) == nest().stages;
+    cuda.final_phase |= row_level(s) && step(s).stored && stage(s) == nest().stages;
+    if (is_ahead(s)) cuda.ahead.push_back(operand_of_[static_cast<size_t>(s)].load);
     if (step(s).side) cuda.position_side.push_back(is_position_side(s));
     auto [load, store] = operand_of_[static_cast<size_t>(s)];
     bool wide = inner_varying(s) && !row_level(s) && !step(s).side;
@@ -98,11 +117,44 @@ void CudaEmitter::describe() {
   }
 }
 
-// Operands that a thread holds a vector of for each of its items, and reads anew for each row.
-int CudaEmitter::moving_loads() const {
-  int result = 0;
-  for (int s = 0; s < count(); ++s) result += is_element_load(s) && inner_varying(s) && !is_fixed(s);
-  return result;
+bool CudaEmitter::is_ahead(int s) const {
+  return has_rows() && !walking() && is_element_load(s) && inner_varying(s) && !is_fixed(s);
+}
+
+int64_t CudaEmitter::held_bytes() const {
+  int64_t always = 0, most = 0;
+  for (int s = 0; s < count(); ++s) {
+    if (is_fixed(s) && inner_varying(s)) always += size_of(dtype(s));
+    if (step(s).side && is_position_side(s)) always += size_of(compute_type(dtype(s)));
+  }
+  // Between passes p and p + 1: what has been carried there, and the operands that are still needed.
+  for (int p = -1; p + 1 < nest().stages; ++p) {
+    int64_t bytes = 0;
+    std::vector<bool> needed(static_cast<size_t>(count()));
+    for (int q = p + 1; q < nest().stages; ++q)
+      for (int s : needed_in(q)) {
+        needed[static_cast<size_t>(s)] = true;
+        for (int operand : step(s).operands) needed[static_cast<size_t>(operand)] = true;
+      }
+    for (int s = 0; s < count(); ++s) {
+      if (!needed[static_cast<size_t>(s)]) continue;
+      if (carried(s) && stage(s) <= p) bytes += size_of(compute_type(dtype(s)));
+      if (is_ahead(s)) bytes += size_of(dtype(s));
+    }
+    most = std::max(most, bytes);
+  }
+  return always + most;
+}
+
+// Values of the columns, those of the next row that are read ahead, and sums.
+int64_t CudaEmitter::row_bytes() const {
+  int64_t bytes = 0;
+  for (int s = 0; s < count() && is_column(); ++s) {
+    const int64_t size = size_of(compute_type(dtype(s)));
+    if (row_array(s) && row_level(s)) bytes += step(s).role == Role::load ? 2 * size : size;
+    if (step(s).role == Role::reduce) bytes += size;
+  }
+  return bytes;
 }
 
 bool CudaEmitter::is_row_axis(int a) const {
@@ -157,8 +209,16 @@ std::string CudaEmitter::lane_offset(int operand, const std::string& i) const {
 std::string CudaEmitter::use(int s) const {
   if (step(s).role == Role::scalar) return number(s);
   if (row_level(s)) return "row.v" + to_string(s) + (row_array(s) ? "[i]" : "");
+  if (carried(s) && stage(s) < pass_) return "kept.v" + to_string(s) + "[i]";
   if (step(s).role == Role::window) return "w" + to_string(s) + (inner_varying(s) ? "[i]" : "[0]");
   return "v" + to_string(s);
+}
+
+bool CudaEmitter::is_divisor(int s) const {
+  if (!row_level(s)) return false;
+  for (int user = s + 1; user < count(); ++user)
+    if (!row_level(user) && node(user).op == Op::div && step(user).operands[1] == s) return true;
+  return false;
 }
 
 std::string CudaEmitter::accumulator_type(int s) const { return register_type(dtype(s)); }
@@ -210,10 +270,13 @@ void CudaEmitter::write_row_state() {
   open("struct Row");
   for (int s = 0; s < count(); ++s)
     if (row_level(s)) line(reg(s), " v", to_string(s), row_array(s) ? "[V];" : ";");
+  for (int s = 0; s < count(); ++s)
+    if (is_divisor(s)) line("fw::Divisor<", reg(s), "> d", to_string(s), row_array(s) ? "[V];" : ";");
   for (size_t o = 0; o < code_.operands.size(); ++o) line("index o", to_string(o), ";");
   for (int a : row_axes()) line("index c", to_string(a), ";");
   if (inner_in_row()) line("index pos;  // first of this thread's columns");
   line("bool live;  // there is such a row");
+  if (kind_ == Text::tiled) line("fw::u32 tile;  // where it stands in every tile");
   close(";");
   line();
   write_place_row();
@@ -341,6 +404,24 @@ void CudaEmitter::write_side_state() {
   line();
 }
 
+// What is read once for the whole row, on its way while the team works on the row before.
+void CudaEmitter::write_row_loads() {
+  open("FW_FN void load_row(const Args& a, Row& row)");
+  line("(void)a, (void)row;");
+  if (is_column()) {
+    out_ += "#pragma unroll\n";
+    open("for (int i = 0; i < V; ++i)");
+  }
+  for (int s = 0; s < count(); ++s) {
+    if (!row_level(s) || step(s).role != Role::load) continue;
+    int operand = operand_of_[static_cast<size_t>(s)].load;
+    line(use(s), " = fw::convert<", reg(s), ">(fw::load(", pointer(operand), " + ", row_index(s, operand), "));");
+  }
+  if (is_column()) close();
+  close();
+  line();
+}
+
 // Values of the whole row that are known before pass p: results of the reductions of pass p - 1 and what follows.
 void CudaEmitter::write_row_code(int p) {
   std::string sums = p > 0 ? ", [[maybe_unused]] const Sums" + to_string(p - 1) + "& sums" : "";
@@ -353,7 +434,8 @@ void CudaEmitter::write_row_code(int p) {
   }
   for (int s = 0; s < count(); ++s) {
     if (!row_level(s) || stage(s) != p) continue;
-    line(use(s), " = ", row_value(s), ";");
+    if (step(s).role != Role::load) line(use(s), " = ", row_value(s), ";");
+    if (is_divisor(s)) line("row.d", to_string(s), row_array(s) ? "[i]" : "", " = fw::divisor_of(", use(s), ");");
     if (!step(s).stored) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
     line("if (store) ", pointer(operand), "[", row_index(s, operand), "] = fw::convert<", storage_type(dtype(s)), ">(",
@@ -368,9 +450,7 @@ std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return compute(s);
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
     return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(i)" : ".squares[i]");
-  if (step(s).role == Role::reduce) return "sums.a" + to_string(s) + (is_column() ? "[i]" : "");
-  int operand = operand_of_[static_cast<size_t>(s)].load;
-  return "fw::convert<" + reg(s) + ">(fw::load(" + pointer(operand) + " + " + row_index(s, operand) + "))";
+  return "sums.a" + to_string(s) + (is_column() ? "[i]" : "");
 }
 
 std::string CudaEmitter::row_index(int s, int operand) const {
@@ -381,11 +461,14 @@ std::string CudaEmitter::row_index(int s, int operand) const {
 // Rows in registers are read once whatever the number of passes, and two of them give the more accurate variance for
 // less arithmetic; a kernel that walks over its rows takes both moments in one.
 KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
-  KernelCode code = CudaEmitter(graph, kernel, false).run();
+  using Text = CudaEmitter::Text;
+  CudaEmitter emitter(graph, kernel, Text::ordinary);
+  const bool can_tile = emitter.can_tile();
+  KernelCode code = emitter.run();
+  if (can_tile) code.cuda.tiled_text = CudaEmitter(graph, kernel, Text::tiled).run().text;
   if (code.nest.kind == LoopNest::Kind::pointwise) return code;
-  KernelCode walking = CudaEmitter(graph, kernel, true).run();
-  code.cuda.walking = {walking.text + walking.cuda.walking.text, walking.nest.stages, walking.cuda.walking.sums,
-                       walking.cuda.walking.final_phase};
+  KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
+  code.cuda.walking = {walking.text, walking.nest.stages, walking.cuda.sums, walking.cuda.final_phase};
   return code;
 }
 

@@ -24,7 +24,43 @@ void CudaEmitter::write_values() {
         line(storage_type(dtype(s)), " in", to_string(s), inner_varying(s) ? "[V];" : ";");
     close(";");
   }
+  open("struct Kept");
+  for (int s = 0; s < count(); ++s)
+    if (carried(s)) line(reg(s), " v", to_string(s), "[V];");
+  close(";");
   line();
+}
+
+// The operands of a row on their way through shared memory: every thread asks for its own vectors, and takes them from
+// there when the row's turn has come. `slot` is the item's place, of AHEAD_BYTES for each thread of the block.
+void CudaEmitter::write_ahead() {
+  line("constexpr fw::u32 AHEAD_BYTES = 0");
+  for (int s = 0; s < count(); ++s)
+    if (is_ahead(s)) line("    + fw::ahead_bytes<", storage_type(dtype(s)), ">()");
+  line("    ;");
+  auto each = [&](const char* what, const char* to) {
+    line("fw::u32 before = 0;");
+    for (int s = 0; s < count(); ++s) {
+      if (!is_element_load(s) || is_fixed(s)) continue;
+      int operand = operand_of_[static_cast<size_t>(s)].load;
+      std::string from = pointer(operand) + " + " + element_offset(operand), in = to + to_string(s);
+      if (is_ahead(s)) {
+        line("fw::", what, "(slot, before, ", from, *to ? ", " + in : "", ");");
+        line("before += fw::ahead_bytes<", storage_type(dtype(s)), ">();");
+      } else if (*to) {
+        line(in, " = fw::load(", from, ");");
+      }
+    }
+    line("(void)before;");
+  };
+  open("FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot)");
+  line("(void)a, (void)row, (void)at, (void)slot;");
+  each("ask_line", "");
+  close();
+  open("FW_FN void take(const Args& a, const Row& row, const Place& at, const char* slot, Values& x)");
+  line("(void)a, (void)row, (void)at, (void)slot, (void)x;");
+  each("take_line", "x.in");
+  close();
 }
 
 // Where the vector stands within its row.
@@ -60,10 +96,14 @@ void CudaEmitter::write_element_place() {
   line();
   std::vector<int> all;
   for (int s = 0; s < count(); ++s) all.push_back(s);
-  write_load("load_moving", all, "x");
-  if (!has_rows()) return;
-  write_load("load_fixed", all, "f");
-  for (int p = 0; p < nest().stages; ++p) write_load("load_" + to_string(p), needed_in(p), "xf");
+  if (!has_rows()) {
+    write_load("load_moving", all, "x");
+  } else if (!walking()) {
+    write_load("load_fixed", all, "f");
+    write_ahead();
+  } else {
+    for (int p = 0; p < nest().stages; ++p) write_load("load_" + to_string(p), needed_in(p), "xf");
+  }
 }
 
 void CudaEmitter::write_load(const std::string& name, const std::vector<int>& steps, const std::string& what) {
@@ -79,7 +119,7 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
     std::string from = pointer(operand) + " + " + element_offset(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
     if (inner_varying(s))
-      line("fw::load_line(", from, ", ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", to, ");");
     else
       line(to, " = fw::load(", from, ");");
   }
@@ -94,6 +134,10 @@ std::string CudaEmitter::iota(int s) const {
 
 std::string CudaEmitter::element_value(int s) const {
   if (step(s).role == Role::iota) return iota(s);
+  if (node(s).op == Op::div && step(s).role == Role::compute && is_divisor(step(s).operands[1])) {
+    int by = step(s).operands[1];
+    return "fw::div(" + use(step(s).operands[0]) + ", row.d" + to_string(by) + (row_array(by) ? "[i])" : ")");
+  }
   if (step(s).role != Role::load) return compute(s);
   return "fw::convert<" + reg(s) + ">(" + (is_fixed(s) ? "f" : "x") + ".in" + to_string(s) +
          (inner_varying(s) ? "[i])" : ")");
@@ -103,11 +147,12 @@ std::string CudaEmitter::element_value(int s) const {
 // values of one pass are still there in the next.
 void CudaEmitter::write_stage(int p) {
   needed_ = needed_in(p);
+  pass_ = p;
   std::string sums = has_rows() ? ", [[maybe_unused]] Sums" + to_string(p) + "& sums" : "";
   if (has_sides()) sums += ", [[maybe_unused]] Side& side, [[maybe_unused]] Total& total";
   open("FW_FN void stage_", to_string(p), "(const Args& a, const Row& row, const Place& at, const Values& x, ",
-       "const Fixed& f, bool inside", sums, ")");
-  line("(void)a, (void)row, (void)at, (void)x, (void)f, (void)inside;");
+       "const Fixed& f, Kept& kept, bool inside", sums, ")");
+  line("(void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;");
   write_numbers();
 
   // What is the same for the whole vector, at its first element.
@@ -145,6 +190,8 @@ void CudaEmitter::write_stage(int p) {
   for (int s : needed_)
     if (is_line(s) && stored_in(s, p))
       line("out", to_string(s), "[i] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
+  for (int s : needed_)
+    if (carried(s)) line("kept.v", to_string(s), "[i] = ", use(s), ";");
   for (int s : reduces_in(p)) {
     if (nest().moments_of(s)) continue;
     std::string value = use(step(s).operands[0]);
@@ -169,7 +216,10 @@ void CudaEmitter::write_stage(int p) {
   for (int s : needed_) {
     if (!is_line(s) || !stored_in(s, p)) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line("if (inside) fw::store_line(", pointer(operand), " + ", element_offset(operand), ", out", to_string(s), ");");
+    std::string to = pointer(operand) + " + " + element_offset(operand);
+    if (kind_ == Text::tiled)
+      to = "fw::tiled<" + to_string(operand) + "> ? " + tile_of(operand) + " + row.tile : " + to;
+    line("if (inside) fw::store_line(", to, ", out", to_string(s), ");");
   }
   close();
   line();

@@ -40,9 +40,20 @@ void CudaEmitter::write_window(int s) {
 
   open("if (inside)");
   int inner = inner_tap(s), opened = 0;
+  if (loads_together(s)) {
+    int outer = 0;
+    declare_spans(s);
+    for (size_t k = 0; k < step(s).taps.size(); ++k)
+      if (step(s).taps[k] != inner) open_tap(s, k), ++outer;
+    write_spans(s);
+    for (int k = 0; k < outer; ++k) close();
+  }
   for (size_t k = 0; k < step(s).taps.size(); ++k)
     if (step(s).taps[k] != inner) open_tap(s, k), ++opened;
-  write_spans(s);
+  if (!loads_together(s)) {
+    declare_spans(s);
+    write_spans(s);
+  }
   open_lanes();
   for (size_t k = 0; k < step(s).taps.size(); ++k)
     if (step(s).taps[k] == inner) open_tap(s, k), ++opened;
@@ -78,23 +89,57 @@ void CudaEmitter::open_tap(int s, size_t k) {
   }
 }
 
+// Small windows that no edge cuts off ask for all that they read before they work on the first of it.
+bool CudaEmitter::loads_together(int s) const {
+  int64_t lines = 1;
+  for (int a : step(s).taps)
+    if (a != inner_tap(s)) lines *= axis(a).kernel;
+  return always_inside(s) && lines <= 4;
+}
+
+// The lines that a window reads: the taps of a line, where they are all asked for at once.
+std::string CudaEmitter::span(int s, int load) const {
+  std::string name = "tap" + to_string(load);
+  for (int a : step(s).taps)
+    if (a != inner_tap(s) && loads_together(s)) name += "[k" + to_string(a) + "]";
+  return name;
+}
+
+bool CudaEmitter::is_span(int s, int load) const {
+  return inner_tap(s) >= 0 && varies(step(load), inner_tap(s)) && !axis(inner_tap(s)).gather;
+}
+
+void CudaEmitter::declare_spans(int s) {
+  std::string lines;
+  for (int a : step(s).taps)
+    if (a != inner_tap(s) && loads_together(s)) lines += "[" + to_string(axis(a).kernel) + "]";
+  for (int load : window_steps(s)) {
+    if (step(load).role != Role::load) continue;
+    std::string name = "tap" + to_string(load), type = storage_type(dtype(load));
+    if (inner_varying(load)) {
+      line(type, " ", name, lines, "[V];");
+    } else if (is_span(s, load)) {
+      const Axis& t = axis(inner_tap(s));
+      line("constexpr int span", to_string(load), " = (V - 1) * ", to_string(t.stride), " + ",
+           to_string((t.kernel - 1) * t.dilation + 1), ";");
+      line(type, " ", name, lines, "[span", to_string(load), "];");
+    }
+  }
+}
+
 // What the windows of a vector read along the line.
 void CudaEmitter::write_spans(int s) {
   int inner = inner_tap(s);
   for (int load : window_steps(s)) {
     if (step(load).role != Role::load) continue;
     int operand = operand_of_[static_cast<size_t>(load)].load;
-    std::string name = "tap" + to_string(load), from = pointer(operand) + " + " + lane_offset(operand, "0");
+    std::string name = span(s, load), from = pointer(operand) + " + " + lane_offset(operand, "0");
     for (int a : step(s).taps)
       if (a != inner && operand_varies(operand, a)) from += " + t" + to_string(a) + " * " + stride(operand, a);
     if (inner_varying(load)) {
-      line(storage_type(dtype(load)), " ", name, "[V];");
       line("fw::load_line(", from, ", ", name, ");");
-    } else if (inner >= 0 && varies(step(load), inner) && !axis(inner).gather) {
+    } else if (is_span(s, load)) {
       const Axis& t = axis(inner);
-      line("constexpr int span", to_string(load), " = (V - 1) * ", to_string(t.stride), " + ",
-           to_string((t.kernel - 1) * t.dilation + 1), ";");
-      line(storage_type(dtype(load)), " ", name, "[span", to_string(load), "];");
       line("fw::load_span<", to_string(t.padding), always_inside(s) ? ", true>(" : ", false>(", from, ", ",
            coordinate(t.base, "0"), " * ", to_string(t.stride), " - ", to_string(t.padding), ", a.sizes[",
            to_string(inner), "], a.strides[", to_string(operand), "][", to_string(inner), "], ", name, ");");
@@ -111,11 +156,10 @@ void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
       std::string offset = lane_offset(operand, "i");
       for (int a : step(s).taps)
         if (operand_varies(operand, a)) offset += " + t" + to_string(a) + " * " + stride(operand, a);
-      bool spans = inner >= 0 && varies(step(other), inner) && !axis(inner).gather;
       if (inner_varying(other))
-        text = "tap" + name + "[i]";
-      else if (spans)
-        text = "tap" + name + "[i * " + to_string(axis(inner).stride) + " + k" + to_string(inner) + " * " +
+        text = span(s, other) + "[i]";
+      else if (is_span(s, other))
+        text = span(s, other) + "[i * " + to_string(axis(inner).stride) + " + k" + to_string(inner) + " * " +
                to_string(axis(inner).dilation) + "]";
       else
         text = "fw::load(" + pointer(operand) + " + " + offset + ")";

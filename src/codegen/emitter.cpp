@@ -76,7 +76,7 @@ std::vector<int> Emitter::sides_in(int p) const {
   return result;
 }
 
-// What the reductions and stores of the pass need, without row-level values.
+// What the reductions and stores of the pass need, without values of the whole row and those of earlier passes.
 std::vector<int> Emitter::needed_in(int p) const {
   std::vector<bool> needed(static_cast<size_t>(count()));
   std::vector<int> todo;
@@ -87,10 +87,13 @@ std::vector<int> Emitter::needed_in(int p) const {
     todo.push_back(moments ? moments->of : step(s).operands[0]);
   }
   for (int s : sides_in(p)) todo.push_back(step(s).operands[0]);
+  for (int s = 0; s < count(); ++s)
+    if (carried(s) && stage(s) == p) todo.push_back(s);
   while (!todo.empty()) {
     int s = todo.back();
     todo.pop_back();
     if (row_level(s) || needed[static_cast<size_t>(s)] || step(s).role == Role::scalar) continue;
+    if (carried(s) && stage(s) < p) continue;
     needed[static_cast<size_t>(s)] = true;
     todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
   }

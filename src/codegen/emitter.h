@@ -34,6 +34,7 @@ class Emitter {
   int stage(int s) const { return nest().stage[static_cast<size_t>(s)]; }
   bool row_level(int s) const { return nest().row_level[static_cast<size_t>(s)]; }
   bool inner_varying(int s) const { return nest().inner >= 0 && varies(step(s), nest().inner); }
+  bool carried(int s) const { return nest().carried[static_cast<size_t>(s)]; }
   bool row_array(int s) const { return is_column() && inner_varying(s); }
   bool in_window(int s) const;
   bool has_sides() const;

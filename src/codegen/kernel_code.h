@@ -21,10 +21,14 @@ struct CudaCode {
     std::string text;           // with entries for split rows and for sums on the side
     int stages = 0;
     std::vector<std::vector<int64_t>> sums;
-    bool final_phase = false;  // values of the row are stored behind the last pass
+    bool final_phase = false;
   };
   Walking walking;
-  int moving_loads = 0;  // operands that every row brings anew
+  bool final_phase = false;  // values of the row are stored behind the last pass
+  std::vector<int> items;    // vectors of a row that a thread may hold in registers: one variant for each
+  std::vector<int> ahead;    // operands that come through shared memory, asked for before their row's turn
+  // For operands that lie along another axis than the lines: stands behind cuda_tile_prelude. Empty: cannot be done.
+  std::string tiled_text;
 };
 
 // A generated kernel: its text and what the executor must hand to it.
@@ -57,5 +61,6 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel);
 // The text in front of every kernel (src/kernels, embedded by the build).
 const std::string& cpp_prelude();
 const std::string& cuda_prelude();
+const std::string& cuda_tile_prelude();
 
 }  // namespace fusewright

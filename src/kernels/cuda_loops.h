@@ -11,6 +11,7 @@ namespace fw {
 constexpr int V = FW_VECTOR;
 constexpr int ITEMS = FW_ITEMS;
 constexpr int AHEAD = 4;  // vectors that a thread asks for before it works on the first, where it walks
+constexpr int DEPTH = ITEMS < 4 && ITEMS > 0 ? 4 / ITEMS : 1;  // rows that it asks for before it works on the first
 #if FW_WIDE
 using index = i64;
 #else
@@ -54,14 +55,16 @@ struct KernelArgs {
   void* partial[STAGES];  // split rows: the sums of each split,
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
-  i64 elements;       // of a row
-  i64 splits, piece;  // split rows: how many, and how many elements in each
-  i64 line;           // vectors along the innermost loop
-  i64 tiles;          // column: blocks of columns; pointwise: blocks along a line
+  i64 elements;             // of a row
+  i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
+  i64 line;                 // vectors along the innermost loop
+  i64 tiles;                // column: blocks of columns; pointwise: blocks along a line
   i64 total_parts, side_blocks;
   Divider divider[AXES];
-  Divider line_divider, tiles_divider, anchors_divider, splits_divider;
+  Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
+  u32 partial_bits;          // the lanes of those that left partial sums
+  u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
 };
 
 struct Quotient {
@@ -88,6 +91,34 @@ FW_FN void load_line(const T* from, T (&to)[V] FW_AND_CALLER) {
 template <class T>
 FW_FN void store_line(T* to, const T (&from)[V] FW_AND_CALLER) {
   store_vector<V>(to, from FW_AND_LINE);
+}
+
+// Vectors that are asked for ahead arrive in shared memory, where the thread that asked takes them. One that no
+// asynchronous copy can move is loaded when it is taken.
+template <class T>
+FW_FN constexpr u32 ahead_bytes() {
+  constexpr u32 bytes = V * sizeof(T);
+  return bytes == 4 || bytes == 8 || bytes == 16 ? bytes : 0;
+}
+FW_FN char* ahead_slot(u32 begin, int depth, int item, u32 bytes) {
+  return shared_memory() + begin + (static_cast<u32>(depth * ITEMS + item) * bytes) * block_threads();
+}
+// `before`: bytes of the operands before this one in the slot of a thread.
+template <class T>
+FW_FN void ask_line(char* slot, u32 before, const T* from FW_AND_CALLER) {
+  constexpr u32 bytes = ahead_bytes<T>();
+  if constexpr (bytes > 0)
+    copy_async<bytes>(slot + before * block_threads() + thread_index() * bytes, from, bytes FW_AND_LINE);
+}
+template <class T>
+FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V] FW_AND_CALLER) {
+  constexpr u32 bytes = ahead_bytes<T>();
+  if constexpr (bytes > 0) {
+    const char* own = slot + before * block_threads() + thread_index() * bytes;
+    load_vector<V, Access::plain>(reinterpret_cast<const T*>(own), to FW_AND_LINE);
+  } else {
+    load_vector<V>(from, to FW_AND_LINE);
+  }
 }
 
 #if FW_WIDE
@@ -164,27 +195,36 @@ FW_FN void reduce(const Team& team, S& sums) {
   for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane]);
 }
 
-// Mean and sum of squared distances from it, for each column of a thread, in one pass (Welford, Chan): as accurate as
-// two, whatever the mean is.
+// Mean and sum of squared distances from it, for each column of a thread, in one pass. A thread adds up distances from
+// the first element it meets: whatever that is, its own square is among what is added up, so that the subtraction in
+// finish() loses no more than the bits of the count. Threads' results are merged by Chan's formula.
 template <class T>
 struct Moments {
-  T mean[V], squares[V];
-  T count, share;  // elements so far, and what part of them the last one is
+  T mean[V], squares[V];  // until finish(): the first element, and squared distances from it
+  T sums[V];              // of distances from it
+  T count;
 
   FW_FN T sum(int i) const { return mean[i] * count; }
   FW_FN void clear() {
-    count = share = 0;
+    count = 0;
 #pragma unroll
-    for (int i = 0; i < V; ++i) mean[i] = squares[i] = 0;
+    for (int i = 0; i < V; ++i) mean[i] = squares[i] = sums[i] = 0;
   }
-  FW_FN void count_one() {
-    count += 1;
-    share = 1 / count;
-  }
+  FW_FN void count_one() { count += 1; }
   FW_FN void add(int i, T x) {
+    mean[i] = count == 1 ? x : mean[i];
     const T distance = x - mean[i];
-    mean[i] += distance * share;
-    squares[i] += distance * (x - mean[i]);
+    sums[i] += distance;
+    squares[i] += distance * distance;
+  }
+  FW_FN void finish() {
+    const T part = count > 0 ? 1 / count : 0;
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const T shift = sums[i] * part;
+      mean[i] += shift;
+      squares[i] -= sums[i] * shift;
+    }
   }
   // The same bits whichever of the two is merged into the other: no product is fused into one of the sums.
   FW_FN void merge(const Moments& other) {
@@ -202,9 +242,9 @@ struct Moments {
   FW_FN Moments exchanged(u32 offset) const {
     Moments other;
     other.count = shuffle_xor(count, offset);
-    other.share = 0;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
+      other.sums[i] = 0;
       other.mean[i] = shuffle_xor(mean[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
     }

@@ -25,7 +25,7 @@ struct ieee<float> {
   static constexpr float min_normal = 0x1p-126f;
   static constexpr float shifter = 0x1.8p23f;  // adding it rounds to an integer, held in the low bits
   static constexpr float log2e = 0x1.715476p+0f, log2e_lo = 0x1.4ae0cp-26f, log2e_less_1 = 0x1.c551dap-2f;
-  static constexpr float ln2 = 0x1.62e43p-1f;
+  static constexpr float ln2 = 0x1.62e43p-1f, ln2_rest = -0x1.05c61p-29f;
   static constexpr float ln2_hi = 0x1.62e4p-1f, ln2_lo = 0x1.7f7d1cp-20f;  // n * ln2_hi is exact
   static constexpr float pio2_hi = 0x1.921fb6p+0f, pio2_lo = -0x1.777a5cp-25f;
   static constexpr float exp_range = 104, exp2_range = 151;     // beyond: 0 and infinity
@@ -297,6 +297,41 @@ FW_FN float rsqrt(float x) {
   const float e = mad(-(s * y), y, 1.0f);
   const float r = abs(e) < 1 ? mad(0.5f * y, e, y) : y;
   return tiny ? r * 0x1p12f : r;
+}
+#endif
+
+// A number that many are divided by.
+template <class T>
+struct Divisor {
+  T value;
+};
+template <class T>
+FW_FN Divisor<T> divisor_of(T b) {
+  return {b};
+}
+template <class T>
+FW_FN T div(T a, Divisor<T> b) {
+  return a / b.value;
+}
+#if FW_CUDA
+template <>
+struct Divisor<float> {
+  float value, scale, reciprocal;
+};
+// Scaled so that neither the number nor its reciprocal is denormal. Where a numerator leaves the range of float with
+// it, the quotient does too.
+FW_FN Divisor<float> divisor_of(float b) {
+  const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
+  const float y = rcp_approx(b * scale);
+  const float e = mad(-(b * scale), y, 1.0f);
+  return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+}
+// As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
+FW_FN float div(float a, Divisor<float> b) {
+  a *= b.scale;
+  const float q = a * b.reciprocal;
+  const float r = mad(-q, b.value, a);
+  return abs(r) < abs(a) ? mad(r, b.reciprocal, q) : q;
 }
 #endif
 

@@ -413,7 +413,10 @@ class Fuser {
           place(v);
           break;
         default:
-          if (is_output[i]) add_output(v);
+          if (is_layout_copy(graph_, v))
+            place_alone(v);
+          else if (is_output[i])
+            add_output(v);
       }
     }
     mark_stores();
@@ -482,10 +485,18 @@ class Fuser {
     }
   }
 
+  // A copy into another memory order. Whoever needs both orders in a reduction reads the copy.
+  void place_alone(Value v) {
+    KernelBuilder builder(world_, {}, static_cast<int>(groups_.size()));
+    int step = builder.add_item(v);
+    commit(static_cast<int>(groups_.size()), builder.take(), v, step);
+    alone_.insert(world_.home[v]);
+  }
+
   // Latest kernel first: it is the one that computes what v needs, or reads what v reads.
   bool join(Value v) {
     for (int g = static_cast<int>(groups_.size()); g-- > 0;) {
-      if (groups_[static_cast<size_t>(g)].library) continue;
+      if (groups_[static_cast<size_t>(g)].library || alone_.count(g)) continue;
       KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
       try {
         int step = builder.add_item(v);
@@ -607,6 +618,7 @@ class Fuser {
   World world_;
   std::vector<Group> groups_;
   std::map<Value, int> made_by_;  // step of its home's kernel
+  std::set<int> alone_;           // groups that nothing else joins
   std::vector<Stop> stops_;
 };
 

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -12,6 +13,8 @@ struct Options {
   std::set<std::string> disabled_rewrites;  // names of rules (passes/rewrite.cpp); FUSEWRIGHT_DISABLE adds to it
   bool cuda = false;                        // kernels for a GPU,
   int device = 0;                           // and for the architecture of this one: cuda::device(index)
+  std::optional<bool> tune;                 // launches on it are chosen by timing, else by rule; unset: FUSEWRIGHT_TUNE
+  bool tf32_convolution = false;            // the library may round f32 operands of convolutions to TF32
 };
 
 // What the passes work on: one region, on its way from the captured graph to groups of operations.
@@ -38,6 +41,12 @@ struct Program {
 
   bool training() const;
 };
+
+// Rules that are switched off, by the options or by FUSEWRIGHT_DISABLE.
+std::set<std::string> disabled_rules(const Options& options);
+
+// A value once more in another memory order (layout.cpp): always in a kernel of its own.
+bool is_layout_copy(const Graph& graph, Value v);
 
 // Each pass changes the program in place; pipeline.cpp runs them in this order.
 void decompose(Program& program);

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <utility>
 
 #include "passes/program.h"
 #include "passes/rebuild.h"
@@ -128,51 +129,119 @@ bool depends_on_reduction(const Graph& graph, Value v) {
   return found;
 }
 
-// sum(x k) = k sum(x) and sum(x + y) = sum(x) + sum(y), where k is itself the result of a reduction and does not vary
-// over the sum: the gradient of a norm then needs one pass over the row for all of its sums, not one after the other.
-Value row_constants_leave_sum(Builder& b, const Node& node, const Operands& operands, const Graph&) {
+// A sum over these dimensions of a shape goes back into values of that shape, so that one kernel has both.
+bool returns_to_rows(const Graph& graph, const Shape& shape, const Ints& dims) {
+  for (const Node& node : graph.nodes) {
+    if (node.kind() != Kind::pointwise || node.type.shape != shape) continue;
+    for (Value operand : node.operands) {
+      if (graph.shape(operand) == shape || !invariant(graph, operand, shape.size(), dims)) continue;
+      bool found = false;
+      walk_upstream(graph, operand, [&](Value v) {
+        const Node& sum = graph[v];
+        found |= sum.op == Op::sum && sum.ints("dims") == dims && graph.shape(sum.operands[0]) == shape;
+        return !found && graph.shape(v) != shape && sum.kind() != Kind::contraction;
+      });
+      if (found) return true;
+    }
+  }
+  return false;
+}
+
+// sum(x k) = k sum(x) and sum(x + y) = sum(x) + sum(y), where k does not vary over the sum and is itself the result of
+// a reduction, or stands beside one (a weight of batch_norm): the gradient of a norm then needs one pass over the row
+// for all of its sums, not one after the other, and fewer of them.
+Value row_constants_leave_sum(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
   if (node.op != Op::sum) return -1;
   Graph& graph = b.graph();
   const Ints dims = node.ints("dims");
   bool keepdim = node.integer("keepdim") != 0;
-  size_t rank = graph.shape(operands[0]).size();
-  auto constant_in_row = [&](Value v) {
-    return graph.shape(v).size() <= rank && invariant(graph, v, rank, dims) && depends_on_reduction(graph, v);
+  const Shape full = graph.shape(operands[0]);
+  if (!depends_on_reduction(graph, operands[0])) return -1;
+  const bool own = returns_to_rows(before, full, dims);
+  auto whole = [&](Value v) { return graph.shape(v) == full; };
+  auto leaves = [&](Value v) {
+    const Shape& shape = graph.shape(v);
+    if (shape.size() > full.size() || whole(v) || !invariant(graph, v, full.size(), dims)) return false;
+    const bool number = std::all_of(shape.begin(), shape.end(), [](const Size& s) { return s.is(1); });
+    return (own && !number) || depends_on_reduction(graph, v);
+  };
+  // The factors of a product, those that leave apart.
+  auto factor = [&](auto&& self, Value v, Operands& varying, Operands& leaving) -> void {
+    const Node term = graph[v];
+    if (leaves(v))
+      leaving.push_back(v);
+    else if (term.op == Op::mul && whole(v))
+      for (Value operand : term.operands) self(self, operand, varying, leaving);
+    else
+      varying.push_back(v);
   };
   // Sums of terms x * k; nothing is gained unless some k leaves.
   bool gained = false;
   std::map<Value, Value> known;  // terms that occur several times are summed once
   auto total = [&](auto&& self, Value v) -> Value {
     if (auto it = known.find(v); it != known.end()) return it->second;
-    Value& result = known[v];
     const Node term = graph[v];
-    Shape full = term.type.shape;
-    auto whole = [&](Value x) { return graph.shape(x) == full; };
     if ((term.op == Op::add || term.op == Op::sub) && whole(term.operands[0]) && whole(term.operands[1]) &&
         depends_on_reduction(graph, v)) {
+      // Two sums instead of one only where something leaves them.
+      const size_t size = graph.nodes.size();
+      const bool gained_before = std::exchange(gained, false);
+      const std::map<Value, Value> known_before = known;
       Value left = self(self, term.operands[0]), right = self(self, term.operands[1]);
-      return result = b.binary(term.op, left, right);
+      if (gained) return known[v] = b.binary(term.op, left, right);
+      graph.nodes.resize(size);
+      known = known_before;
+      gained = gained_before;
+      return known[v] = b.reduce(Op::sum, v, dims, true);
     }
-    if (term.op == Op::neg) return result = b.unary(Op::neg, self(self, term.operands[0]));
-    if (term.op == Op::mul)
-      for (size_t i : {size_t{0}, size_t{1}})
-        if (whole(term.operands[i]) && constant_in_row(term.operands[1 - i])) {
-          gained = true;
-          Value k = term.operands[1 - i];
-          return result = b.binary(Op::mul, self(self, term.operands[i]), k);
-        }
-    return result = b.reduce(Op::sum, v, dims, true);
+    if (term.op == Op::neg) return known[v] = b.unary(Op::neg, self(self, term.operands[0]));
+    Operands varying, leaving;
+    if (term.op == Op::mul) factor(factor, v, varying, leaving);
+    if (leaving.empty() || varying.empty()) return known[v] = b.reduce(Op::sum, v, dims, true);
+    std::sort(varying.begin(), varying.end());  // so that equal products are seen to be equal
+    Value product = varying[0];
+    for (size_t i = 1; i < varying.size(); ++i) product = b.binary(Op::mul, product, varying[i]);
+    if (!whole(product)) return known[v] = b.reduce(Op::sum, v, dims, true);
+    gained = true;
+    Value result = varying.size() == 1 ? self(self, product) : b.reduce(Op::sum, product, dims, true);
+    for (Value k : leaving) result = b.binary(Op::mul, result, k);
+    return known[v] = result;
   };
-  if (!depends_on_reduction(graph, operands[0])) return -1;
-  size_t before = graph.nodes.size();
+  size_t size = graph.nodes.size();
   Value result = total(total, operands[0]);
-  Shape kept = graph.shape(operands[0]);
+  Shape kept = full;
   for (int64_t d : dims) kept[static_cast<size_t>(d)] = 1;
   if (!gained || !(graph.shape(result) == kept)) {
-    graph.nodes.resize(before);
+    graph.nodes.resize(size);
     return -1;
   }
   return keepdim ? result : b.reshape(result, node.type.shape);
+}
+
+// The sum of distances from the mean is zero, and so is any multiple of it: y + k sum(x - mean(x)) = y. It comes up in
+// the gradient of a variance, as what the mean's own gradient contributes.
+Value distances_sum_to_zero(Builder& b, const Node& node, const Operands& operands, const Graph&) {
+  if (node.op != Op::add) return -1;
+  const Graph& graph = b.graph();
+  auto is_zero = [&](auto&& self, Value v) -> bool {
+    const Node& term = graph[v];
+    if (term.op == Op::mul) return self(self, term.operands[0]) || self(self, term.operands[1]);
+    if (term.op == Op::neg) return self(self, term.operands[0]);
+    if (term.op != Op::sum) return false;
+    Value distance = term.operands[0];
+    while (graph[distance].op == Op::mul || graph[distance].op == Op::neg) {  // by a number
+      const Operands& factors = graph[distance].operands;
+      if (factors.size() == 2 && graph[factors[1]].op != Op::constant) return false;
+      distance = factors[0];
+    }
+    Ints dims;
+    return graph[distance].op == Op::sub &&
+           mean_operand(graph, graph[distance].operands[1], dims) == graph[distance].operands[0] &&
+           dims == term.ints("dims");
+  };
+  for (size_t i : {size_t{0}, size_t{1}})
+    if (graph.shape(operands[i]) == node.type.shape && is_zero(is_zero, operands[1 - i])) return operands[i];
+  return -1;
 }
 
 struct Rule {
@@ -185,21 +254,26 @@ constexpr Rule rules[] = {
     {"sum_of_product", sum_of_product},
     {"nested_sum", nested_sum},
     {"row_constants_leave_sum", row_constants_leave_sum},
+    {"distances_sum_to_zero", distances_sum_to_zero},
 };
 
 // A name that is misspelt switches nothing off: say so, once for each in a process.
 void warn_if_unknown(const std::string& name) {
   if (std::any_of(std::begin(rules), std::end(rules), [&](const Rule& rule) { return name == rule.name; })) return;
+  if (name == "channels_last") return;  // the choice of the layout pass
   static std::mutex mutex;
   static std::set<std::string> said;
   std::lock_guard<std::mutex> lock(mutex);
   if (!said.insert(name).second) return;
   std::string known;
-  for (const Rule& rule : rules) known += (known.empty() ? "" : ", ") + std::string(rule.name);
+  for (const Rule& rule : rules) known += std::string(rule.name) + ", ";
+  known += "channels_last";
   log(LogLevel::warning, "FUSEWRIGHT_DISABLE: no rewrite rule '" + name + "'; known: " + known);
 }
 
-std::set<std::string> disabled(const Options& options) {
+}  // namespace
+
+std::set<std::string> disabled_rules(const Options& options) {
   std::set<std::string> names = options.disabled_rewrites;
   const char* variable = std::getenv("FUSEWRIGHT_DISABLE");
   std::string list = variable ? variable : "";
@@ -215,10 +289,8 @@ std::set<std::string> disabled(const Options& options) {
   return names;
 }
 
-}  // namespace
-
 void rewrite(Program& program) {
-  std::set<std::string> off = disabled(program.options);
+  std::set<std::string> off = disabled_rules(program.options);
   for (const Rule& rule : rules) {
     if (off.count(rule.name)) continue;
     bool used = false;

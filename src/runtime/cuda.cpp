@@ -29,6 +29,18 @@ void launch(void* kernel, const std::string& name, int device, LaunchShape shape
   Runtime::instance().launch(kernel, name, device, shape, arguments, stream);
 }
 
+int resident_blocks(void* kernel, int device, LaunchShape shape) {
+  return Runtime::instance().resident_blocks(kernel, device, shape);
+}
+
+double microseconds(int device, void* stream, const std::function<void()>& work) {
+  return Runtime::instance().microseconds(device, stream, work);
+}
+
+std::string key_of(const std::string& source, Architecture architecture) {
+  return Runtime::instance().key_of(source, architecture).hex();
+}
+
 bool is_capturing(void* stream) { return Runtime::instance().is_capturing(stream); }
 
 }  // namespace fusewright::cuda

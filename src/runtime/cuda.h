@@ -3,6 +3,7 @@
 // CUDA is needed to build this: one build serves machines with and without a GPU.
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -64,9 +65,19 @@ struct LaunchShape {
 // kernel, the shape and the driver's own words.
 void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments, void* stream);
 
+// Blocks of this shape that a processor of the device works on at a time: 0 if one does not fit.
+int resident_blocks(void* kernel, int device, LaunchShape shape);
+
 // A CUDA graph is being recorded on the stream (for the default stream: on one that waits for it, and so may not be
 // used).
 bool is_capturing(void* stream);
+
+// Time on the device from the begin to the end of what `work` puts on the stream; waits for it. Not while a graph is
+// being recorded there.
+double microseconds(int device, void* stream, const std::function<void()>& work);
+
+// What names a source's compiled form in the disk cache: all that decides it.
+std::string key_of(const std::string& source, Architecture architecture);
 
 // What else must match for a cached kernel to be reused: the version of torch, say. Set before compiling.
 void set_key_salt(const std::string& salt);

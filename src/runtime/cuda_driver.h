@@ -18,6 +18,7 @@ using CUcontext = struct CUctx_st*;
 using CUmodule = struct CUmod_st*;
 using CUfunction = struct CUfunc_st*;
 using CUstream = struct CUstream_st*;
+using CUevent = struct CUevent_st*;
 
 // Every function of the driver that we call: symbol and parameters; all return CUresult. Each of them must exist in
 // tests/emulator and in tests/runtime/fakes/cuda.cpp too, so the list stays short.
@@ -26,30 +27,36 @@ using CUstream = struct CUstream_st*;
 // it is first launched there, where an out-of-memory comes too late to choose another way and a recording of a CUDA
 // graph is broken by it. A module for each device is loaded by Module::kernel, ahead of all that (under lazy loading,
 // the driver's default, cuModuleGetFunction loads the kernel).
-#define FUSEWRIGHT_CUDA_FUNCTIONS(X)                                                                             \
-  X(cuGetErrorName, (CUresult error, const char** name))                                                         \
-  X(cuGetErrorString, (CUresult error, const char** text))                                                       \
-  X(cuDriverGetVersion, (int* version))                                                                          \
-  X(cuInit, (unsigned flags))                                                                                    \
-  X(cuDeviceGetCount, (int* count))                                                                              \
-  X(cuDeviceGet, (CUdevice * device, int index))                                                                 \
-  X(cuDeviceGetName, (char* name, int size, CUdevice device))                                                    \
-  X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                                          \
-  X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                            \
-  X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                                             \
-  X(cuCtxGetCurrent, (CUcontext * context))                                                                      \
-  X(cuCtxPushCurrent_v2, (CUcontext context))                                                                    \
-  X(cuCtxPopCurrent_v2, (CUcontext * context))                                                                   \
-  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                              \
-  X(cuModuleLoadData, (CUmodule * module, const void* image))                                                    \
-  X(cuModuleUnload, (CUmodule module))                                                                           \
-  X(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name))                             \
-  X(cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                                        \
-  X(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                                         \
-  X(cuLaunchKernel,                                                                                              \
-    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
-     unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                 \
-  X(cuStreamIsCapturing, (CUstream stream, int* status))
+#define FUSEWRIGHT_CUDA_FUNCTIONS(X)                                                                                   \
+  X(cuGetErrorName, (CUresult error, const char** name))                                                               \
+  X(cuGetErrorString, (CUresult error, const char** text))                                                             \
+  X(cuDriverGetVersion, (int* version))                                                                                \
+  X(cuInit, (unsigned flags))                                                                                          \
+  X(cuDeviceGetCount, (int* count))                                                                                    \
+  X(cuDeviceGet, (CUdevice * device, int index))                                                                       \
+  X(cuDeviceGetName, (char* name, int size, CUdevice device))                                                          \
+  X(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device))                                                \
+  X(cuDevicePrimaryCtxRetain, (CUcontext * context, CUdevice device))                                                  \
+  X(cuDevicePrimaryCtxRelease_v2, (CUdevice device))                                                                   \
+  X(cuCtxGetCurrent, (CUcontext * context))                                                                            \
+  X(cuCtxPushCurrent_v2, (CUcontext context))                                                                          \
+  X(cuCtxPopCurrent_v2, (CUcontext * context))                                                                         \
+  X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                    \
+  X(cuModuleLoadData, (CUmodule * module, const void* image))                                                          \
+  X(cuModuleUnload, (CUmodule module))                                                                                 \
+  X(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char* name))                                   \
+  X(cuFuncGetAttribute, (int* value, int attribute, CUfunction function))                                              \
+  X(cuFuncSetAttribute, (CUfunction function, int attribute, int value))                                               \
+  X(cuOccupancyMaxActiveBlocksPerMultiprocessor, (int* blocks, CUfunction function, int threads, size_t shared_bytes)) \
+  X(cuLaunchKernel,                                                                                                    \
+    (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,       \
+     unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                       \
+  X(cuStreamIsCapturing, (CUstream stream, int* status))                                                               \
+  X(cuEventCreate, (CUevent * event, unsigned flags))                                                                  \
+  X(cuEventRecord, (CUevent event, CUstream stream))                                                                   \
+  X(cuEventSynchronize, (CUevent event))                                                                               \
+  X(cuEventElapsedTime, (float* milliseconds, CUevent begin, CUevent end))                                             \
+  X(cuEventDestroy_v2, (CUevent event))
 
 // The values of CUDA's enums that we use.
 enum : CUresult {
@@ -145,6 +152,45 @@ class ContextScope {
  private:
   Driver& driver_;
   bool pushed_ = false;
+};
+
+// While another thread records a CUDA graph, a call that allocates on the device or waits for it breaks the recording
+// unless the calling thread declares that its calls have nothing to do with it.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const Driver& driver) : driver_(driver) {
+    driver_.check(driver_.call().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
+  }
+  ~BesideCaptures() { driver_.call().cuThreadExchangeStreamCaptureMode(&mode_); }
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  const Driver& driver_;
+  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own after the exchange
+};
+
+// A moment on a stream.
+class Event {
+ public:
+  explicit Event(const Driver& driver) : driver_(driver) {
+    driver_.check(driver_.call().cuEventCreate(&event_, 0), "cuEventCreate");
+  }
+  ~Event() { driver_.call().cuEventDestroy_v2(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(CUstream stream) const { driver_.check(driver_.call().cuEventRecord(event_, stream), "cuEventRecord"); }
+  void wait() const { driver_.check(driver_.call().cuEventSynchronize(event_), "cuEventSynchronize"); }
+  double microseconds_since(const Event& begin) const {
+    float milliseconds = 0;
+    driver_.check(driver_.call().cuEventElapsedTime(&milliseconds, begin.event_, event_), "cuEventElapsedTime");
+    return 1000.0 * milliseconds;
+  }
+
+ private:
+  const Driver& driver_;
+  CUevent event_ = nullptr;
 };
 
 }  // namespace fusewright::cuda

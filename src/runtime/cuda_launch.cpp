@@ -1,11 +1,14 @@
 #include "runtime/cuda_launch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
 
 #include "ir/error.h"
 #include "runtime/divider.h"
+#include "runtime/log.h"
+#include "runtime/sha256.h"
 
 namespace fusewright {
 namespace {
@@ -14,31 +17,60 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 int64_t power_of_two_from(int64_t n) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(n, 1))));
 }
+int64_t scaled(int64_t n, int scale) { return scale < 0 ? std::max<int64_t>(n >> -scale, 1) : n << scale; }
 uint32_t bits(int64_t power) { return static_cast<uint32_t>(std::countr_zero(static_cast<uint64_t>(power))); }
 
 constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // with room for the last block's excess
 
-// Variants of each kind of kernel: vectors that a thread holds in registers; 0 walks.
-constexpr int pointwise_items = 4, column_items = 8;
-constexpr int row_items[] = {1, 4, 8};
+constexpr size_t most_candidates = 8;
+// Part of what names a record on disk: count it up when a choice comes to mean something else.
+constexpr const char* choice_format = "launch choice 1";
+
+std::atomic<CandidateHook> candidate_hook = nullptr;
+
+// Mixes a number into a hash that is the same in every process.
+void mix(uint64_t& hash, uint64_t n) {
+  hash = (hash ^ n) * 0x9e3779b97f4a7c15;
+  hash ^= hash >> 29;
+}
+
+std::string str(const LaunchChoice& c) {
+  return "vector " + std::to_string(c.vector) + ", items " + std::to_string(c.items) + ", threads " +
+         std::to_string(c.threads) + ", lanes " + std::to_string(c.lanes) + (c.split ? ", split" : "") + ", scale " +
+         std::to_string(c.scale);
+}
+
+// Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
+constexpr int64_t worth_compiling = 1 << 16;
 
 }  // namespace
 
-// One call: the variant, the shape of its launches, and the arguments that follow from them.
-struct CudaLauncher::Call {
-  Geometry g;
-  Variant variant{1, 1, false};
-  int device = 0;
-  int64_t processors = 1;
+void set_candidate_hook(CandidateHook hook) { candidate_hook = hook; }
+
+// All that follows from a choice.
+struct CudaLauncher::Shape {
+  Variant variant{1, 1, false, {}};
   int64_t threads = 256, team = 1, lanes = 1;
+  int64_t partial_lanes = 1;  // of the launch that leaves partial sums
   int64_t blocks = 1;
   bool split = false;
-  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, splits = 1, piece = 1;
+  int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
   int64_t line = 1, tiles = 1;
   int64_t total_parts = 1, side_blocks = 1;
+  bool operator==(const Shape&) const = default;
+};
+
+// One call: its tensors, the shape of its launches, and the arguments that follow from them.
+struct CudaLauncher::Call : Shape {
+  Geometry g;
+  int device = 0;
+  int64_t processors = 1;
+  int widest = 1;  // elements in the largest vector that these tensors allow
+  bool wide = false;
   std::vector<int64_t> side_strides, total_strides;
   std::vector<void*> partial;
   std::vector<Tensor> memory;
+  int64_t tile_bytes = 0;  // of shared memory
 
   // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
   bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p] != nullptr; }
@@ -49,7 +81,8 @@ struct CudaLauncher::Call {
   }
 };
 
-CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
+                           const std::vector<Order>& orders)
     : code_(code), geometry_(graph, code, slots) {
   for (Value v : code.numbers) number_types_.push_back(compute_type(graph.dtype(v)));
   // 16 bytes of the widest operand; no vectors at all where nothing lies along the line.
@@ -57,19 +90,44 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   for (const CudaCode::Vector& v : code.cuda.vectors)
     bytes = std::max<int64_t>(bytes, size_of(code.operands[static_cast<size_t>(v.operand)].dtype));
   if (bytes > 0) widest_ = static_cast<int>(std::min<int64_t>(8, 16 / bytes));
-  std::vector<int> items{pointwise_items};
-  if (code.nest.kind == LoopNest::Kind::row) items = {0, row_items[0], row_items[1], row_items[2]};
-  if (code.nest.kind == LoopNest::Kind::column) items = {0, column_items};
+  std::vector<int> items = code.cuda.items;
+  if (code.nest.kind != LoopNest::Kind::pointwise) items.push_back(0);
   for (int n : items) {
-    variants_.push_back({widest_, n, false});
-    if (widest_ > 1) variants_.push_back({1, n, false});
+    variants_.push_back({widest_, n, false, {}});
+    if (widest_ > 1) variants_.push_back({1, n, false, {}});
+  }
+  expect_tiles(graph, slots, orders);
+}
+
+// Where the graph itself says that operands lie differently, the tiled variant for its sizes is compiled with the rest.
+void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, int>& slots,
+                                const std::vector<Order>& orders) {
+  if (code_.cuda.tiled_text.empty()) return;
+  std::vector<int64_t> symbols(slots.size(), 1);
+  for (const auto& [name, slot] : slots) symbols[static_cast<size_t>(slot)] = graph.hints.at(name);
+  std::vector<Tensor> tensors(code_.operands.size());
+  std::vector<const Tensor*> operands;
+  for (size_t o = 0; o < tensors.size(); ++o) {
+    const Value v = code_.operands[o].value;
+    for (const Size& size : graph.shape(v)) tensors[o].sizes[static_cast<size_t>(tensors[o].rank++)] = graph.hint(size);
+    set_strides(tensors[o], orders[static_cast<size_t>(v)]);
+    operands.push_back(&tensors[o]);
+  }
+  Geometry g = geometry_.bind(operands, symbols.data());
+  merge_loops(g);
+  if (const Tiling tiling = find_tiling(code_, g); tiling.operands != 0) {
+    const Variant variant = tiled_variant(g, operands, tiling);
+    if (!variant.wide) variants_.push_back(variant);
   }
 }
 
 std::string CudaLauncher::source(const Variant& variant) const {
   return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
-         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" + cuda_prelude() +
-         (variant.items == 0 ? code_.cuda.walking.text : code_.text);
+         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" +
+         (variant.tiling.operands != 0 ? "#define FW_TILED " + std::to_string(variant.tiling.operands) +
+                                             "ull\n#define FW_ACROSS " + std::to_string(variant.tiling.across) + "\n" +
+                                             cuda_tile_prelude() + code_.cuda.tiled_text
+                                       : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -98,25 +156,45 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
   loaded_->architecture = cuda::device(device).architecture;
 }
 
-std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
-  if (!variant.wide) return loaded_->modules.at(variant);
+int CudaLauncher::resident_blocks(const Call& c) const {
+  const uint32_t shared = shared_bytes(c);
+  const auto key = std::make_tuple(c.variant, c.device, c.threads, shared);
+  const std::shared_ptr<cuda::Module> kernels = module(c.variant);
   std::lock_guard<std::mutex> lock(loaded_->mutex);
-  auto& slot = loaded_->modules[variant];
+  const auto known = loaded_->resident.find(key);
+  if (known != loaded_->resident.end()) return known->second;
+  const cuda::LaunchShape shape{1, static_cast<uint32_t>(c.threads), shared};
+  return loaded_->resident[key] = cuda::resident_blocks(kernels->kernel(code_.name, c.device), c.device, shape);
+}
+
+std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
+  if (auto known = loaded_->modules.find(variant); known != loaded_->modules.end()) return known->second;
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  auto& slot = loaded_->later[variant];
   if (!slot) slot = cuda::compile({source(variant)}, loaded_->architecture)[0];
   return slot;
 }
 
-bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands) const {
-  const int inner = code_.nest.inner;
-  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest_ != 0) return false;
+bool CudaLauncher::is_loaded(const Variant& variant) const {
+  if (loaded_->modules.count(variant)) return true;
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  return loaded_->later.count(variant) != 0;
+}
+
+bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
+                               const Tiling& tiling) const {
+  const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
+  if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
+  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaCode::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest_ * size_of(code_.operands[operand].dtype)));
+    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest * size_of(code_.operands[operand].dtype)));
     if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
+    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
     for (size_t a = 0; a < g.axes; ++a) {
       const int64_t stride = g.stride(operand, a);
       if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == v.axis ? stride != 1 : stride % widest_ != 0) return false;
+      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
     }
   }
   return true;
@@ -134,86 +212,345 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
   return points >= narrow_limit;
 }
 
-// A team takes a stretch of a line, several lines to a block where they are short.
-void CudaLauncher::plan_pointwise(Call& c) const {
-  const int64_t items = c.variant.items = pointwise_items;
+CudaLauncher::Call CudaLauncher::bind(Host& host, const std::vector<const Tensor*>& operands,
+                                      const int64_t* symbols) const {
+  Call c;
+  c.g = geometry_.bind(operands, symbols);
+  c.device = host.device();
+  c.processors = cuda::device(c.device).multiprocessors;
+  merge_loops(c.g);
+  c.widest = vectors_fit(c.g, operands) ? widest_ : 1;
+  c.wide = needs_wide(c.g);
+  return c;
+}
+
+// Forgets the shape, and counts again in vectors of this width.
+void CudaLauncher::set_vector(Call& c, int vector) const {
+  static_cast<Shape&>(c) = {};
+  c.variant.vector = vector;
+  c.variant.wide = c.wide;
+  c.line = code_.nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(code_.nest.inner)] / vector;
+  if (code_.nest.kind == LoopNest::Kind::pointwise) {
+    c.anchors = c.g.extent(code_.nest.reduced);
+    return;
+  }
+  c.anchors = c.g.extent(code_.cuda.anchor_axes);
+  c.walked = c.g.extent(code_.cuda.walked_axes);
+  c.elements = c.g.extent(code_.nest.reduced) * (code_.nest.kind == LoopNest::Kind::column ? 1 : c.line);
+}
+
+LaunchChoice CudaLauncher::rule(Call& c, int vector) const {
+  set_vector(c, vector);
+  LaunchChoice choice{.vector = vector, .items = code_.cuda.items[0]};
+  if (code_.nest.kind == LoopNest::Kind::row) choice = rule_rows(c);
+  if (code_.nest.kind == LoopNest::Kind::column) choice = rule_columns(c);
+  return choice;
+}
+
+// In registers, if a block can hold a row.
+LaunchChoice CudaLauncher::rule_rows(Call& c) const {
+  const std::vector<int>& items = code_.cuda.items;
+  const size_t size = c.elements < items[1] ? 0 : c.elements <= items[1] * 256 ? 1 : 2;
+  LaunchChoice choice{.vector = c.variant.vector, .items = items[size], .threads = 128};
+  if (plan(c, choice)) return choice;
+  set_vector(c, c.variant.vector);
+  choice.items = 0;
+  choice.split = c.anchors * c.walked < 2 * c.processors;
+  choice.threads = choice.split ? 256 : 512;
+  return choice;
+}
+
+// In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
+LaunchChoice CudaLauncher::rule_columns(Call& c) const {
+  LaunchChoice choice{.vector = c.variant.vector, .items = code_.cuda.items[0], .lanes = 32};
+  const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  if (plan(c, choice)) {
+    const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
+    if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
+  }
+  choice.items = 0;
+  choice.threads = 256;
+  choice.split = 1;
+  return choice;
+}
+
+bool CudaLauncher::plan(Call& c, const LaunchChoice& choice) const {
+  // It may come from a file.
+  const auto power = [](int32_t n, int32_t least, int32_t most) {
+    return n >= least && n <= most && std::has_single_bit(static_cast<uint32_t>(n));
+  };
+  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
+      !power(choice.lanes, 1, 32) || choice.items < 0 || std::abs(choice.scale) > 4)
+    return false;
+  set_vector(c, choice.vector);
+  c.variant.items = choice.items;
+  c.threads = choice.threads;
+  if (code_.nest.kind == LoopNest::Kind::pointwise)
+    plan_pointwise(c, choice);
+  else if (code_.nest.kind == LoopNest::Kind::column)
+    plan_columns(c, choice);
+  else
+    plan_rows(c, choice);
+  return possible(c);
+}
+
+CudaLauncher::Variant CudaLauncher::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                                  const Tiling& tiling) const {
+  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+}
+
+// If operands need tiles that fit, and their variant is there or may be compiled now: not while a graph is captured, nor
+// for tensors so small that the caches serve them as they are.
+bool CudaLauncher::plan_tiled(Call& c, const std::vector<const Tensor*>& operands, void* stream) const {
+  const Tiling tiling = find_tiling(code_, c.g);
+  if (tiling.operands == 0) return false;
+  const Variant variant = tiled_variant(c.g, operands, tiling);
+  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  if (shape.shared_bytes > cuda::device(c.device).shared_bytes) return false;
+  int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
+  const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
+  if (!is_loaded(variant)) {
+    const bool small = c.g.extent(code_.nest.reduced) * line < worth_compiling;
+    if (small || cuda::is_capturing(stream)) return false;
+  }
+  c.variant = variant;
+  c.tile_bytes = shape.shared_bytes;
+  c.team = shape.width;
+  c.lanes = shape.length;
+  c.tiles = shape.tiles_along;
+  c.rows = shape.tiles_across;
+  c.line = line / variant.vector;
+  c.walked = across;
+  across = 1;  // rows are placed at its beginning, and move across from there
   c.anchors = c.g.extent(code_.nest.reduced);
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, items)));
-  c.tiles = ceil_div(c.line, items * c.team);
+  c.blocks = c.anchors * c.rows * c.tiles;
+  return true;
+}
+
+// A team takes a stretch of a line, several lines to a block where they are short.
+void CudaLauncher::plan_pointwise(Call& c, const LaunchChoice& choice) const {
+  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
+  c.tiles = ceil_div(c.line, choice.items * c.team);
   c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
 }
 
-// Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
-void CudaLauncher::split_elements(Call& c, int64_t rows) const {
-  const int64_t most = c.elements / (8 * c.team);
-  c.splits =
-      std::clamp<int64_t>(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), 1, std::max<int64_t>(most, 1));
-  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
-  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
+// A thread's vectors that are asked for ahead: fw::ahead_bytes of each of them, for every item and row.
+uint32_t CudaLauncher::ahead_bytes(const Call& c) const {
+  if (c.variant.items == 0) return 0;
+  int64_t bytes = 0;
+  for (int operand : code_.cuda.ahead) {
+    const int64_t vector = c.variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
+    if (vector == 4 || vector == 8 || vector == 16) bytes += vector;
+  }
+  return static_cast<uint32_t>(bytes * c.threads * std::max(c.variant.items, 4));  // items * fw::DEPTH
 }
 
-void CudaLauncher::plan_rows(Call& c) const {
-  c.anchors = c.g.extent(code_.cuda.anchor_axes);
-  c.walked = c.g.extent(code_.cuda.walked_axes);
-  c.elements = c.g.extent(code_.nest.reduced) * c.line;
-  c.variant.items = 0;
-  if (c.elements == 0)
-    c.variant.items = 0;
-  else if (c.elements < row_items[1])
-    c.variant.items = row_items[0];
-  else if (c.elements <= row_items[1] * 256)
-    c.variant.items = row_items[1];
-  else if (c.elements <= row_items[2] * 512)
-    c.variant.items = row_items[2];
-  const int64_t rows = c.anchors * c.walked;
-  c.split = c.variant.items == 0 && rows < 2 * c.processors;
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+uint32_t CudaLauncher::slot_bytes(const Call& c) const {
+  if (c.team * c.lanes <= 32) return 0;
+  const int64_t width = code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1;
+  int64_t largest = 16;
+  for (const std::vector<int64_t>& sums : c.sums(code_))
+    largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
+  largest = ceil_div(largest, 16) * 16;
+  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  return static_cast<uint32_t>(largest * slots);
+}
+
+uint32_t CudaLauncher::shared_bytes(const Call& c) const {
+  if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
+  return slot_bytes(c) + ahead_bytes(c);
+}
+
+// The rows of each anchor, shared out to as many teams as can work at a time.
+void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
+  const int64_t blocks = c.processors * std::max(resident_blocks(c), 1);
+  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
+  c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
+  c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
+  c.parts = ceil_div(c.walked, c.share);
+  c.blocks = ceil_div(anchors * c.parts, c.teams_in_block());
+}
+
+// Pieces of a long row: small enough that the last wave of blocks costs little, large enough to be worth a block.
+void CudaLauncher::split_elements(Call& c, int64_t rows, int scale) const {
+  constexpr int64_t most_splits = 256;
+  const int64_t most = std::min(most_splits, c.elements / (8 * c.team));
+  const int64_t wanted = scaled(ceil_div(16 * c.processors, std::max<int64_t>(rows, 1)), scale);
+  c.splits = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most, 1));
+  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
+  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
+  c.rows = rows;
+  c.blocks = rows * c.splits;
+}
+
+void CudaLauncher::plan_rows(Call& c, const LaunchChoice& choice) const {
+  c.split = choice.split;
   if (c.split) {
-    c.threads = c.team = 256;
-    split_elements(c, rows);
-    c.blocks = rows * c.splits;
+    c.team = c.threads;
+    split_elements(c, c.anchors * c.walked, choice.scale);
     c.parts = c.walked;
     c.total_parts = c.walked * c.splits;
     return;
   }
-  c.team = c.variant.items ? power_of_two_from(ceil_div(c.elements, c.variant.items)) : 512;
-  c.threads = c.team > 32 ? c.team : 128;  // a team of several warps has the block to itself
-  if (!code_.cuda.walked_axes.empty()) {
-    // Enough teams to fill the machine once. With sums on the side every team more costs a buffer, so that it should
-    // have some rows to add up there.
-    const bool sides = !code_.cuda.position_side.empty();
-    const int64_t wanted = ceil_div(c.processors * 1024, c.team * std::max<int64_t>(c.anchors, 1));
-    c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(sides ? ceil_div(c.walked, 16) : c.walked, 1));
-    c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
-    c.parts = ceil_div(c.walked, c.share);
-  }
+  c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
+  if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
+  if (!possible(c)) return;
+  // With sums on the side every team more costs a buffer, so that it should have some rows to add up there.
+  share_rows(c, c.anchors, code_.cuda.position_side.empty() ? c.walked : ceil_div(c.walked, 16), choice.scale);
   c.total_parts = c.parts;
-  c.blocks = ceil_div(c.anchors * c.parts, c.teams_in_block());
 }
 
-void CudaLauncher::plan_columns(Call& c) const {
-  c.anchors = c.g.extent(code_.cuda.anchor_axes);
-  c.elements = c.g.extent(code_.nest.reduced);
-  // In registers, if a block can hold all rows of a few neighbouring columns.
-  const int64_t columns = power_of_two_from(c.line);
-  c.team = power_of_two_from(ceil_div(c.elements, column_items));
-  if (c.team <= 128 && c.elements > 0) {
-    c.variant.items = column_items;
-    c.threads = std::clamp<int64_t>(c.team * (code_.cuda.moving_loads > 1 ? 2 : 4), 256, 512);
-    c.lanes = std::min({columns, c.threads / c.team, int64_t{32}});
-    c.team = c.threads / c.lanes;
-    c.tiles = ceil_div(c.line, c.lanes);
-    c.blocks = c.anchors * c.tiles;
-    if (c.blocks * 2 >= c.processors || c.elements <= 64) return;
+void CudaLauncher::plan_columns(Call& c, const LaunchChoice& choice) const {
+  c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
+  if (choice.items != 0) {
+    const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
   }
-  c.variant.items = 0;
-  c.threads = 256;
-  c.lanes = std::min<int64_t>(columns, 32);
   c.team = c.threads / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
-  const int64_t blocks = c.anchors * c.tiles;
-  split_elements(c, blocks);
-  c.split = c.splits > 1;
-  c.blocks = blocks * c.splits;
+  c.walked = c.parts = c.blocks = c.anchors * c.tiles;
+  if (choice.split) {
+    split_elements(c, c.walked, choice.scale);
+    c.split = c.splits > 1;
+  } else if (possible(c)) {
+    share_rows(c, 1, c.walked, choice.scale);
+  }
+}
+
+// What the kernels' texts take for granted: all refusals of a choice stand here.
+bool CudaLauncher::possible(const Call& c) const {
+  const bool pointwise = code_.nest.kind == LoopNest::Kind::pointwise, row = code_.nest.kind == LoopNest::Kind::row;
+  const int64_t span = c.team * c.lanes;
+  const Variant narrow{c.variant.vector, c.variant.items, false, {}};
+  if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
+  // __launch_bounds__ of the entries
+  const int64_t most = pointwise || c.split || (row && c.variant.items == 1) ? 256 : 512;
+  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (pointwise) return true;
+  // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
+  if ((span > 32 || c.split) && span != c.threads) return false;
+  if (c.split && c.variant.items != 0) return false;
+  if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
+  return shared_bytes(c) <= cuda::device(c.device).shared_bytes;
+}
+
+std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
+  Call c = call;
+  const LaunchChoice first = rule(c, c.widest);
+  std::vector<LaunchChoice> result{first};
+  if (!plan(c, first)) return result;
+  std::vector<Shape> shapes{c};
+  auto add = [&](const LaunchChoice& choice) {
+    if (result.size() == most_candidates || !plan(c, choice)) return;
+    if (std::find(shapes.begin(), shapes.end(), c) != shapes.end()) return;  // another choice for the same launch
+    shapes.push_back(c);
+    result.push_back(choice);
+  };
+  auto but = [&](auto change) {
+    LaunchChoice other = first;
+    change(other);
+    add(other);
+  };
+  const int64_t rows = c.anchors * c.walked;
+  switch (code_.nest.kind) {
+    case LoopNest::Kind::pointwise:
+      for (int threads : {128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      break;
+    case LoopNest::Kind::row:
+      for (int items : code_.cuda.items)
+        if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
+      for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      if (first.split)
+        add({.vector = first.vector, .threads = 512});
+      else if (rows < c.processors)
+        add({.vector = first.vector, .split = 1});
+      break;
+    case LoopNest::Kind::column:
+      for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
+      if (first.items != 0)
+        for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
+      else
+        for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      if (first.items != 0)
+        add({.vector = first.vector, .lanes = 32, .split = 1});
+      else
+        add({.vector = first.vector, .items = code_.cuda.items[0], .threads = 512, .lanes = 32});
+      break;
+  }
+  if (call.widest > 1) add(rule(c, 1));
+  return result;
+}
+
+uint64_t CudaLauncher::bucket(const Call& c, int device) const {
+  auto hash = static_cast<uint64_t>(device);
+  mix(hash, static_cast<uint64_t>(c.widest) * 2 + c.wide);
+  for (int64_t size : c.g.sizes) mix(hash, static_cast<uint64_t>(std::bit_width(static_cast<uint64_t>(size - 1))));
+  for (size_t o = 0; o < c.g.operands; ++o)
+    for (size_t a = 0; a < c.g.axes; ++a)
+      mix(hash, static_cast<uint64_t>(c.g.sizes[a] == 1 ? 0 : std::clamp<int64_t>(c.g.stride(o, a), 0, 2)));
+  return hash;
+}
+
+// What costs nothing to know, on every call.
+std::optional<LaunchChoice> CudaLauncher::known_choice(Host& host, Call& c, const TuningProgress* progress) const {
+  if (CandidateHook hook = candidate_hook.load(std::memory_order_relaxed)) {
+    const std::vector<LaunchChoice> all = candidates(c);
+    return all.at(hook(code_.name, all.size()));
+  }
+  if (progress == nullptr || host.deterministic()) return rule(c, c.widest);
+  const uint64_t place = bucket(c, c.device);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  auto found = loaded_->choices.find(place);
+  return found == loaded_->choices.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Kernels never read what they write (a plan gives every result memory of its own), so a candidate may run any number
+// of times, and the last one to run is the one that counts.
+LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
+                                const std::vector<double>& numbers, TuningProgress& progress) const {
+  Tuner& tuner = Tuner::instance();
+  const auto turn = tuner.turn();
+  Call c = call;
+  if (auto known = known_choice(host, c, &progress)) return *known;  // another thread was first
+  const cuda::Device& device = cuda::device(c.device);
+  const std::string key =
+      Sha256()
+          .update_field(choice_format)
+          .update_field(cuda::key_of(cuda_prelude() + code_.text + code_.cuda.walking.text, device.architecture))
+          .update_field(device.name)
+          .update_field(std::to_string(device.multiprocessors))
+          .update_field(std::to_string(bucket(c, 0)))
+          .hex();
+  std::optional<LaunchChoice> choice = tuner.recall<LaunchChoice>(key);
+  if (!choice || !plan(c, *choice)) {
+    if (cuda::is_capturing(host.stream())) return rule(c, c.widest);
+    const std::vector<LaunchChoice> all = candidates(c);
+    choice = all[0];
+    plan(c, *choice);
+    if (all.size() > 1 && c.blocks > 0) {
+      auto launch = [&](size_t i) {
+        Call candidate = call;
+        plan(candidate, all[i]);
+        launch_all(host, candidate, operands, numbers);
+      };
+      if (auto timing = tuner.time(host, code_.name, all.size(), launch, progress)) {
+        choice = all[timing->fastest];
+        tuner.remember(key, *choice);
+        std::string text = code_.name + ":";
+        for (size_t i = 0; i < all.size(); ++i)
+          text += (i == timing->fastest ? "\n* " : "\n  ") + std::to_string(timing->microseconds[i]) + " us  " +
+                  str(all[i]);
+        log(LogLevel::debug, text);
+      }
+    }
+  }
+  const uint64_t place = bucket(c, c.device);
+  std::lock_guard<std::mutex> lock(loaded_->mutex);
+  return loaded_->choices[place] = *choice;
 }
 
 // Buffers for partial sums and for sums on the side.
@@ -233,8 +570,7 @@ void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers)
     int64_t bytes = 0;
     for (int64_t size : sums) bytes = ceil_div(bytes, size) * size + size * width;
     bytes = std::max<int64_t>(ceil_div(bytes, 16) * 16, 16);
-    const int64_t rows = c.anchors * c.walked * (code_.nest.kind == LoopNest::Kind::column ? c.tiles : 1);
-    c.partial.push_back(c.split && !sums.empty() ? allocate(rows * c.splits * c.lanes * bytes) : nullptr);
+    c.partial.push_back(c.split && !sums.empty() ? allocate(c.rows * c.splits * c.lanes * bytes) : nullptr);
   }
   if (code_.cuda.position_side.empty()) return;
   c.side_strides.assign(c.g.axes, 0);
@@ -294,14 +630,16 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
   for (void* partial : c.partial) put(partial);
   if (c.partial.empty()) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.splits, c.piece, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
                         c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
-  for (int64_t n : {c.line, c.tiles, c.anchors, c.splits}) divider(n);
+  for (int64_t n : {c.line, c.tiles, c.anchors, c.rows}) divider(n);
   put(bits(c.team));
   put(bits(c.lanes));
+  put(bits(c.partial_lanes));
+  put(slot_bytes(c));
   while (bytes.size() % 8 != 0) bytes.push_back(0);
   return bytes;
 }
@@ -313,73 +651,75 @@ void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, i
   cuda::LaunchShape shape;
   shape.blocks = static_cast<uint32_t>(blocks);
   shape.threads = static_cast<uint32_t>(c.threads);
-  // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
-  if (c.team * c.lanes > 32) {
-    int64_t largest = 16;
-    for (const std::vector<int64_t>& sums : c.sums(code_))
-      largest =
-          std::max(largest, static_cast<int64_t>(sums.size()) * 8 *
-                                (c.lanes > 1 || code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1));
-    largest = ceil_div(largest, 16) * 16;
-    const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
-    shape.shared_bytes = static_cast<uint32_t>(largest * slots);
-  }
+  shape.shared_bytes = shared_bytes(c);
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
-void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-                       const std::vector<double>& scalars) const {
-  Call c;
-  c.g = geometry_.bind(operands, symbols);
-  c.device = host.device();
-  c.processors = cuda::device(c.device).multiprocessors;
+void CudaLauncher::merge_loops(Geometry& g) const {
   const LoopNest& nest = code_.nest;
-  const bool column = nest.kind == LoopNest::Kind::column, pointwise = nest.kind == LoopNest::Kind::pointwise;
   std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
-  if (nest.inner >= 0) (column ? anchors : lines).push_back(nest.inner);
-  geometry_.merge(c.g, lines, nest.inner, KernelGeometry::Text::own_axes);
-  if (!pointwise) {
-    geometry_.merge(c.g, anchors, nest.inner, KernelGeometry::Text::own_axes);
-    geometry_.merge(c.g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
-  }
-  c.variant.vector = vectors_fit(c.g, operands) ? widest_ : 1;
-  c.variant.wide = needs_wide(c.g);
-  c.line = nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(nest.inner)] / c.variant.vector;
-  if (pointwise)
-    plan_pointwise(c);
-  else if (column)
-    plan_columns(c);
-  else
-    plan_rows(c);
+  if (nest.inner >= 0) (nest.kind == LoopNest::Kind::column ? anchors : lines).push_back(nest.inner);
+  geometry_.merge(g, lines, nest.inner, KernelGeometry::Text::own_axes);
+  if (nest.kind == LoopNest::Kind::pointwise) return;
+  geometry_.merge(g, anchors, nest.inner, KernelGeometry::Text::own_axes);
+  geometry_.merge(g, code_.cuda.walked_axes, nest.inner, KernelGeometry::Text::own_axes);
+}
+
+void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
+                       const std::vector<double>& scalars, TuningProgress* progress) const {
+  Call c = bind(host, operands, symbols);
+  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
+  if (plan_tiled(c, operands, host.stream())) return launch_all(host, c, operands, numbers);
+  std::optional<LaunchChoice> choice = known_choice(host, c, progress);
+  if (!choice) choice = tune(host, c, operands, numbers, *progress);
+  // Others in the bucket may have sizes that this choice cannot serve; the rule serves all that launch() takes.
+  if (!plan(c, *choice)) plan(c, rule(c, c.widest));
+  launch_all(host, c, operands, numbers);
+}
+
+void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tensor*>& operands,
+                              const std::vector<double>& numbers) const {
+  c.partial_lanes = c.lanes;
 
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);
   add_memory(host, c, pointers);
-  const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
-  std::vector<char> args = pack(c, pointers, operands, numbers);
+  auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
+    launch(host, call, entry, blocks, pack(call, pointers, operands, numbers));
+  };
   if (!c.split) {
-    launch(host, c, code_.name, c.blocks, args);
+    start(c, code_.name, c.blocks);
   } else {
     const CudaCode::Walking& walking = code_.cuda.walking;
     auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
+    Call merge = c;  // the same sums, by more threads
+    merge.lanes = std::min<int64_t>(c.lanes, 4);
+    merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
-      launch(host, c, entry("_phase", p), c.blocks, args);
-      if (c.merged(static_cast<size_t>(p))) launch(host, c, entry("_merge", p), c.blocks / c.splits, args);
+      start(c, entry("_phase", p), c.blocks);
+      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
-    if (walking.final_phase) launch(host, c, entry("_phase", walking.stages), c.blocks / c.splits, args);
+    if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
   if (code_.cuda.position_side.empty()) return;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
-  int64_t outputs = 1;
-  for (size_t o = 0; o < code_.operands.size(); ++o)
-    if (code_.operands[o].side) outputs = std::max(outputs, operands[o]->elements());
+  int64_t outputs = 1, terms = 1;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
+    const bool position = code_.cuda.position_side[side++];
+    const int64_t parts = position ? c.parts * c.elements * c.variant.vector : c.total_parts;
+    outputs = std::max(outputs, results);
+    terms = std::max(terms, parts * c.anchors / results);
+  }
+  const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
-  c.threads = 256;
-  c.lanes = std::min<int64_t>(32, power_of_two_from(outputs));
-  c.team = c.threads / c.lanes;
+  c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
+  c.team = std::max(team, 32 / c.lanes);
+  c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);
-  args = pack(c, pointers, operands, numbers);
-  launch(host, c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()), args);
+  start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
 }
 
 }  // namespace fusewright

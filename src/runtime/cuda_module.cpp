@@ -10,22 +10,6 @@ std::string text_of(Architecture architecture) {
   return std::to_string(architecture.major) + "." + std::to_string(architecture.minor);
 }
 
-// While another thread records a CUDA graph, a call that allocates on the device breaks the recording unless the
-// calling thread declares that its calls have nothing to do with it.
-class BesideCaptures {
- public:
-  explicit BesideCaptures(const Driver& driver) : driver_(driver) {
-    driver_.check(driver_.call().cuThreadExchangeStreamCaptureMode(&mode_), "cuThreadExchangeStreamCaptureMode");
-  }
-  ~BesideCaptures() { driver_.call().cuThreadExchangeStreamCaptureMode(&mode_); }
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-
- private:
-  const Driver& driver_;
-  int mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // the thread's own after the exchange
-};
-
 }  // namespace
 
 LoadedModule::LoadedModule(std::shared_ptr<Driver> driver, Architecture architecture, std::vector<std::byte> image)

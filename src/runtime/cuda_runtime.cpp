@@ -164,6 +164,28 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
   if (result != CUDA_SUCCESS) fail_launch(name, device, shape, driver.describe("cuLaunchKernel", result));
 }
 
+int Runtime::resident_blocks(void* kernel, int device, LaunchShape shape) {
+  Driver& driver = this->driver();
+  const ContextScope scope(driver, device);
+  int blocks = 0;
+  driver.check(driver.call().cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                   &blocks, static_cast<CUfunction>(kernel), static_cast<int>(shape.threads), shape.shared_bytes),
+               "cuOccupancyMaxActiveBlocksPerMultiprocessor");
+  return blocks;
+}
+
+double Runtime::microseconds(int device, void* stream, const std::function<void()>& work) {
+  Driver& driver = this->driver();
+  const ContextScope scope(driver, device);
+  const BesideCaptures beside(driver);
+  const Event begin(driver), end(driver);
+  begin.record(static_cast<CUstream>(stream));
+  work();
+  end.record(static_cast<CUstream>(stream));
+  end.wait();
+  return end.microseconds_since(begin);
+}
+
 bool Runtime::is_capturing(void* stream) {
   Driver& driver = this->driver();
   int status = CU_STREAM_CAPTURE_STATUS_NONE;

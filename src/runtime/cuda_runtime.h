@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -48,7 +49,9 @@ class Runtime {
 
   void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,
               void* stream);
+  int resident_blocks(void* kernel, int device, LaunchShape shape);
   bool is_capturing(void* stream);
+  double microseconds(int device, void* stream, const std::function<void()>& work);
 
  private:
   struct Found {

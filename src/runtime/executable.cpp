@@ -13,12 +13,13 @@ std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::v
   program.wrt = std::move(wrt);
   program.options = options;
   run_pipeline(program);
-  result->forward_ = Plan(program.forward, program.forward_fusion, options.cuda);
+  const bool tune = options.tune.value_or(Tuner::wanted_by_environment());
+  result->forward_ = Plan(program.forward, program.forward_fusion, options.cuda, tune);
   result->forward_.set_preconditions(Preconditions(graph));
   std::vector<std::string> sources = result->forward_.sources();
   auto forward_kernels = static_cast<long>(sources.size());
   if (program.training()) {
-    result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda);
+    result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda, tune);
     for (std::string& source : result->backward_.sources()) sources.push_back(std::move(source));
   }
   if (options.cuda) {

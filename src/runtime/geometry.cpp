@@ -10,6 +10,15 @@ int64_t Geometry::extent(const std::vector<int>& loops) const {
   return product;
 }
 
+void set_strides(Tensor& tensor, const Order& order) {
+  int64_t stride = 1;
+  for (int i = tensor.rank; i-- > 0;) {
+    size_t d = order.empty() ? static_cast<size_t>(i) : static_cast<size_t>(order[static_cast<size_t>(i)]);
+    tensor.strides[d] = stride;
+    stride *= std::max<int64_t>(tensor.sizes[d], 1);
+  }
+}
+
 KernelGeometry::KernelGeometry(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots) {
   for (const Axis& axis : code.axes) {
     axis_sizes_.emplace_back(axis.size, slots);

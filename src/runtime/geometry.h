@@ -18,6 +18,9 @@ struct Geometry {
   int64_t extent(const std::vector<int>& loops) const;
 };
 
+// Strides of a packed tensor whose dimensions lie in this order.
+void set_strides(Tensor& tensor, const Order& order);
+
 // Works out sizes, strides and scalar arguments of a kernel from what it is called with. The same for all backends.
 class KernelGeometry {
  public:

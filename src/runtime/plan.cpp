@@ -29,15 +29,6 @@ LibraryCall library_call(const Node& node) {
   return call;
 }
 
-void set_strides(Tensor& tensor, const Order& order) {
-  int64_t stride = 1;
-  for (int i = tensor.rank; i-- > 0;) {
-    size_t d = order.empty() ? static_cast<size_t>(i) : static_cast<size_t>(order[static_cast<size_t>(i)]);
-    tensor.strides[d] = stride;
-    stride *= std::max<int64_t>(tensor.sizes[d], 1);
-  }
-}
-
 // The same memory with other sizes, where strides allow it.
 bool try_reshape(const Tensor& from, Tensor& to) {
   int64_t chunk_stride = 1, numel = from.elements();
@@ -92,7 +83,8 @@ Tensor copied(Host& host, const Tensor& from, const Order& order) {
 
 }  // namespace
 
-Plan::Plan(Graph graph, const Fusion& fusion, bool cuda) : graph_(std::move(graph)), binder_(graph_) {
+Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
+    : graph_(std::move(graph)), tune_(tune), binder_(graph_) {
   shapes_.resize(graph_.nodes.size());
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
@@ -122,7 +114,7 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda) : graph_(std::move(grap
     if (graph_.nodes[v].kind() == Kind::movement) needs_shape(static_cast<Value>(v));
   for (const KernelCode& code : kernels_) {
     if (cuda)
-      cuda_launchers_.emplace_back(graph_, code, binder_.slots());
+      cuda_launchers_.emplace_back(graph_, code, binder_.slots(), orders_);
     else
       launchers_.emplace_back(graph_, code, binder_.slots());
   }
@@ -262,6 +254,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
   }
   preconditions_.check(sizes);
   run.symbols = binder_.bind(graph_, sizes);
+  TuningProgress progress;
   for (const Step& step : steps_) {
     if (step.library) {
       std::vector<Tensor> operands;
@@ -282,7 +275,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
         if (cuda_launchers_.empty())
           launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
         else
-          cuda_launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+          cuda_launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars, tune_ ? &progress : nullptr);
       });
     }
     for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};

@@ -19,7 +19,7 @@ namespace fusewright {
 class Plan {
  public:
   Plan() = default;
-  Plan(Graph graph, const Fusion& fusion, bool cuda = false);
+  Plan(Graph graph, const Fusion& fusion, bool cuda = false, bool tune = false);
 
   // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU, modules for a GPU.
   std::vector<std::string> sources() const;
@@ -50,6 +50,7 @@ class Plan {
   };
   struct Run;
   Graph graph_;
+  bool tune_ = false;
   std::vector<KernelCode> kernels_;
   std::vector<Launcher> launchers_;  // one of these two, per kernel
   std::vector<CudaLauncher> cuda_launchers_;

@@ -44,39 +44,6 @@ std::vector<int> loop_order(const Graph& graph, const Kernel& kernel) {
   return rest;
 }
 
-const LoopNest::Moments* LoopNest::moments_of(int step) const {
-  for (const Moments& m : moments)
-    if (m.first == step || m.second == step) return &m;
-  return nullptr;
-}
-
-namespace {
-
-// sum(square(x - sum(x) / n)) beside sum(x), for n the number of elements of a row.
-std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel) {
-  auto step = [&](int s) -> const Step& { return kernel.steps[static_cast<size_t>(s)]; };
-  auto op = [&](int s) { return graph[step(s).value].op; };
-  auto is_sum = [&](int s) { return step(s).role == Step::Role::reduce && !step(s).side && op(s) == Op::sum; };
-  auto computes = [&](int s, Op wanted) { return step(s).role == Step::Role::compute && op(s) == wanted; };
-  Size elements = 1;
-  for (const Axis& axis : kernel.axes)
-    if (axis.reduced) elements = elements * axis.size;
-  std::vector<LoopNest::Moments> result;
-  for (int s = 0; s < static_cast<int>(kernel.steps.size()); ++s) {
-    if (!is_sum(s) || !computes(step(s).operands[0], Op::square)) continue;
-    int distance = step(step(s).operands[0]).operands[0];
-    if (!computes(distance, Op::sub)) continue;
-    int of = step(distance).operands[0], mean = step(distance).operands[1];
-    if (!computes(mean, Op::div) || !is_sum(step(mean).operands[0])) continue;
-    int first = step(mean).operands[0], count = step(mean).operands[1];
-    if (step(first).operands[0] != of || op(count) != Op::extent) continue;
-    if (graph[step(count).value].sizes("size")[0] == elements) result.push_back({first, s, of});
-  }
-  return result;
-}
-
-}  // namespace
-
 void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
   nest.stage.assign(kernel.steps.size(), 0);
   nest.row_level.assign(kernel.steps.size(), false);
@@ -107,16 +74,19 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
   }
 }
 
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, bool moments) {
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows) {
   std::vector<int> order = loop_order(graph, kernel);
   int innermost = order.empty() ? -1 : order.back();
   for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule}) {
     if (!schedule->can_schedule(graph, kernel, innermost)) continue;
     LoopNest nest = schedule->lower(graph, kernel, order);
-    if (!moments || nest.kind != LoopNest::Kind::column) return nest;
-    nest.moments = find_moments(graph, kernel);
-    nest.stages = 1;
-    assign_stages(graph, kernel, nest);
+    if (rows == Rows::memory && nest.kind == LoopNest::Kind::column) {
+      nest.moments = find_moments(graph, kernel);
+      nest.stages = 1;
+      assign_stages(graph, kernel, nest);
+    }
+    nest.carried.assign(kernel.steps.size(), false);
+    if (rows == Rows::registers) nest.carried = find_carried(graph, kernel, nest);
     return nest;
   }
   fail("no schedule for a kernel with ", kernel.axes.size(), " axes");

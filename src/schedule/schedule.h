@@ -6,7 +6,7 @@
 
 namespace fusewright {
 
-// How a kernel walks its axes on the CPU.
+// How a kernel walks its axes.
 //
 //   pointwise  mul(x[n, c, h, w], m[c, 1, 1]) -> leaky_relu: lines over the innermost axis, no reduction
 //   row        group_norm: the innermost axis in memory is reduced; one row at a time stays in the cache
@@ -34,6 +34,9 @@ struct LoopNest {
   std::vector<Moments> moments;
   const Moments* moments_of(int step) const;  // that this reduction is part of
 
+  // Per step: the pass that computes it keeps it for later ones, where computing it again would cost a function's time.
+  std::vector<bool> carried;
+
   std::string name() const;
 };
 
@@ -46,13 +49,19 @@ struct Schedule {
 
 extern const Schedule pointwise_schedule, row_schedule, column_schedule;
 
-// `moments`: the dialect can take both moments of a column in one pass. A row does not need it: it is in registers or
-// in the cache when the second is taken.
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, bool moments = false);
+// Where later passes find the elements of a row.
+enum class Rows {
+  cached,     // in the nearest cache: reading costs little, and values are computed again
+  registers,  // with the values that are carried on
+  memory,     // far away: columns take both moments in one pass
+};
+LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows = Rows::cached);
 
 // Shared by the schedules: loops in memory order of the kernel's largest operand, and the stages of its steps.
 std::vector<int> loop_order(const Graph& graph, const Kernel& kernel);
 void assign_stages(const Graph& graph, const Kernel& kernel, LoopNest& nest);
+std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel);
+std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const LoopNest& nest);
 bool varies(const Step& step, int axis);
 
 }  // namespace fusewright

@@ -21,7 +21,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(const Librar
                                   call.output_padding, call.groups, {input, !input, false});
 }
 
+// The question has a form of its own in each of PyTorch's versions.
+[[maybe_unused]] bool ask(bool (at::Context::*tf32)() const, const at::Context& context) { return (context.*tf32)(); }
+[[maybe_unused]] bool ask(bool (at::Context::*tf32)(const std::string&) const, const at::Context& context) {
+  return (context.*tf32)("conv");
+}
+template <class Op>
+bool ask(bool (at::Context::*tf32)(std::optional<Op>) const, const at::Context& context) {
+  return (context.*tf32)(Op::CONV);
+}
+
 }  // namespace
+
+bool allows_tf32_convolution() { return ask(&at::Context::allowTF32CuDNN, at::globalContext()); }
 
 void emulate_cuda(bool enabled) { emulating = enabled; }
 bool emulates_cuda() { return emulating; }
@@ -65,6 +77,8 @@ Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& opera
       return wrap(std::get<1>(convolution_backward(call, a, b, shape_only(call, a), false)));
   }
 }
+
+bool TorchHost::deterministic() const { return at::globalContext().deterministicAlgorithms(); }
 
 void TorchHost::copy(const Tensor& from, Tensor& to) { view(to).copy_(view(from)); }
 void TorchHost::clear(Tensor& t) { view(t).zero_(); }

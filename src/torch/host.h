@@ -10,6 +10,9 @@ namespace fusewright {
 void emulate_cuda(bool enabled);
 bool emulates_cuda();
 
+// The user allows TF32 in cuDNN's convolutions (torch.backends.cudnn.allow_tf32, cudnn.conv.fp32_precision).
+bool allows_tf32_convolution();
+
 // Index of the GPU whose kernels serve tensors of this device; -1: kernels for the CPU.
 int gpu_of(at::Device device);
 
@@ -25,6 +28,7 @@ class TorchHost : public Host {
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override;
   int device() const override { return gpu_; }
   void* stream() override { return stream_; }
+  bool deterministic() const override;  // torch.use_deterministic_algorithms
   void copy(const Tensor& from, Tensor& to) override;
   void clear(Tensor& t) override;
 

@@ -427,7 +427,8 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
 
 std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu, void* stream) {
   std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
-  auto& slot = executables_[{wrt, gpu}];
+  const bool tf32 = gpu >= 0 && allows_tf32_convolution();
+  auto& slot = executables_[{wrt, gpu, tf32}];
   if (slot) return slot;
   // Loading a kernel would break the recording, and leave the user with the driver's words for it.
   TORCH_CHECK(gpu < 0 || !cuda::available() || !cuda::is_capturing(stream), "fusewright: ", name_,
@@ -436,6 +437,7 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   Options options;
   options.cuda = gpu >= 0;
   options.device = std::max(gpu, 0);
+  options.tf32_convolution = tf32;
   try {
     slot = Executable::compile(graph_, wrt, options);
   } catch (const CompileError& error) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "ir/ir.h"
@@ -24,7 +25,7 @@ class Region {
   const Graph& graph() const { return graph_; }
   // Where it was captured: the index of a GPU, or -1 for the CPU.
   int gpu() const;
-  // Compiled once for each pattern of wanted gradients and each place. Throws CompileError before anything has run.
+  // Compiled once for each pattern of wanted gradients, each place and each setting of TF32. Throws CompileError before anything has run.
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
 
@@ -37,7 +38,7 @@ class Region {
   int gpu_;
   int64_t handle_ = -1;
   std::mutex mutex_;
-  std::map<std::pair<std::vector<bool>, int>, std::shared_ptr<const Executable>> executables_;
+  std::map<std::tuple<std::vector<bool>, int, bool>, std::shared_ptr<const Executable>> executables_;
 };
 
 // Through the dispatcher: torch.ops.fusewright.run

@@ -6,8 +6,10 @@
 // FUSEWRIGHT_EMULATOR_THREADS         how many blocks run at a time (one a processor, at most 8)
 // FUSEWRIGHT_EMULATOR_ARCHITECTURE    90 for compute capability 9.0, the default
 // FUSEWRIGHT_EMULATOR_MULTIPROCESSORS (132)
+// FUSEWRIGHT_EMULATOR_CAPTURING       1: as if a CUDA graph were being recorded on every stream (0)
 #include "runtime/cuda_driver.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -31,6 +33,10 @@ struct fusewright::cuda::CUmod_st {
   std::unique_ptr<fwemu::Image> image;
   std::mutex mutex;
   std::map<std::string, CUfunc_st> functions;
+};
+
+struct fusewright::cuda::CUevent_st {
+  std::chrono::steady_clock::time_point time;
 };
 
 namespace {
@@ -138,7 +144,7 @@ FWEMU_EXPORT CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) 
       *value = number_from_environment("FUSEWRIGHT_EMULATOR_MULTIPROCESSORS", 132);
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      *value = 50 << 20;
+      *value = 1 << 20;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
       *value = architecture / 10;
@@ -181,7 +187,27 @@ FWEMU_EXPORT CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
   return CUDA_SUCCESS;
 }
 FWEMU_EXPORT CUresult cuStreamIsCapturing(CUstream, int* status) {
-  *status = CU_STREAM_CAPTURE_STATUS_NONE;
+  *status = number_from_environment("FUSEWRIGHT_EMULATOR_CAPTURING", CU_STREAM_CAPTURE_STATUS_NONE);
+  return CUDA_SUCCESS;
+}
+
+// ---- events: kernels have run when a launch returns, so the time is the processor's ----
+
+FWEMU_EXPORT CUresult cuEventCreate(CUevent* event, unsigned) {
+  *event = new CUevent_st;
+  return CUDA_SUCCESS;
+}
+FWEMU_EXPORT CUresult cuEventRecord(CUevent event, CUstream) {
+  event->time = std::chrono::steady_clock::now();
+  return CUDA_SUCCESS;
+}
+FWEMU_EXPORT CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
+FWEMU_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+  return CUDA_SUCCESS;
+}
+FWEMU_EXPORT CUresult cuEventDestroy_v2(CUevent event) {
+  delete event;
   return CUDA_SUCCESS;
 }
 
@@ -230,6 +256,14 @@ FWEMU_EXPORT CUresult cuFuncSetAttribute(CUfunction function, int attribute, int
                                       " to " + std::to_string(value));
   }
   function->shared_limit = static_cast<unsigned>(value);
+  return CUDA_SUCCESS;
+}
+
+// By threads and shared memory alone: the emulator knows nothing of registers.
+FWEMU_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction, int threads,
+                                                                  size_t shared_bytes) {
+  const auto fit = static_cast<int>(shared_per_block / std::max<size_t>(shared_bytes, 1));
+  *blocks = std::min(2048 / threads, fit);
   return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,5 @@
 // Every rule: where it applies, where it must not, its switch, and that the numbers stay the same.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -41,6 +42,14 @@ const RuleCase cases[] = {
      "= (1), keepdim = 1} return %2 }",
      "graph(%x: f64[n, c], %g: f64[n, c]) { %m = sum(%x) {dims = (0), keepdim = 1} %1 = mul(%g, %m) %2 = sum(%1) {dims "
      "= (1), keepdim = 1} return %2 }"},
+    // The distances are from the mean over what is summed; over other dimensions their sum is not zero.
+    {"distances_sum_to_zero",
+     "graph(%x: f64[n, c], %y: f64[1, c], %k: f64[1, c]) { %s = sum(%x) {dims = (0), keepdim = 1} %n: f64[] = extent() "
+     "{size = [n]} %m = div(%s, %n) %d = sub(%x, %m) %t = sum(%d) {dims = (0), keepdim = 1} %p = mul(%t, %k) "
+     "%r = add(%y, %p) return %r }",
+     "graph(%x: f64[n, c], %y: f64[n, 1], %k: f64[n, 1]) { %s = sum(%x) {dims = (0), keepdim = 1} %n: f64[] = extent() "
+     "{size = [n]} %m = div(%s, %n) %d = sub(%x, %m) %t = sum(%d) {dims = (1), keepdim = 1} %p = mul(%t, %k) "
+     "%r = add(%y, %p) return %r }"},
 };
 
 std::vector<std::string> rewrites(const char* text, const Options& options = {}) {
@@ -129,6 +138,28 @@ TEST(Rewrite, ABiasBeforeANormIsNeitherReadNorSummed) {
   run_pipeline(program);
   EXPECT_TRUE(program.forward.users()[1].empty()) << print(program.forward);
   EXPECT_EQ(program.rewrites.at(0), "shift_cancels_in_norm");
+}
+
+int sums_of(const Graph& graph) {
+  return static_cast<int>(
+      std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op == Op::sum; }));
+}
+
+// Of the gradient and of its product with the distance: the same two give the gradients of weight and bias.
+TEST(Rewrite, TheGradientOfANormHasTwoSums) {
+  Program batch = program_of(
+      "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %y = batch_norm(%x, %w, %b) {eps = 0.1, has_weight = 1, has_bias "
+      "= 1} %z = silu(%y) return %z }",
+      {"x", "w", "b"});
+  run_pipeline(batch);
+  EXPECT_EQ(sums_of(batch.backward), 2) << print(batch.backward);
+  Program layer = program_of(
+      "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %y = layer_norm(%x, %w, %b) {axes = 1, eps = 0.1, has_weight = "
+      "1, "
+      "has_bias = 1} %z = silu(%y) return %z }",
+      {"x", "w", "b"});
+  run_pipeline(layer);
+  EXPECT_EQ(sums_of(layer.backward), 4) << print(layer.backward);
 }
 
 }  // namespace

@@ -63,6 +63,106 @@ def test_channels_last(name):
     check(showcase.make(name), [showcase.inputs(name)], layouts=["channels_last"])
 
 
+def last(x):
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+@pytest.fixture
+def races():
+    """Every barrier of a tile is needed, and is there."""
+    os.environ["FUSEWRIGHT_EMULATOR_RACES"] = "1"
+    yield
+    del os.environ["FUSEWRIGHT_EMULATOR_RACES"]
+
+
+# Whole vectors both ways, tails in both axes, few and many channels, more than one tile.
+IMAGES = [(2, 8, 16, 16), (3, 5, 7, 9), (2, 130, 3, 5), (1, 64, 33, 32), (2, 4, 40, 30)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("shape", IMAGES, ids=str)
+def test_mixed_layouts(shape, dtype, races):
+    """Operands in either order, read or written, one or several, with what does not move along the line."""
+    x, y, m = torch.randn(shape).to(dtype), last(torch.randn(shape).to(dtype)), torch.randn(shape[1], 1, 1).to(dtype)
+    for fn in (
+        lambda x, y, m: torch.sigmoid(x * m) + y,
+        lambda x, y, m: torch.sigmoid(y * m) - x * y,
+        lambda x, y, m: (x + y * m, x * 2, y.exp(), (x > y), m.exp()),
+    ):
+        check(fn, [x, y, m], layouts=["contiguous"], grad=False)
+        check(fn, [y, x, m], layouts=["contiguous"], grad=False)
+
+
+def test_mixed_element_types(races):
+    """Vectors are as long as the widest allows, so the narrow operands of a tile have less than 16 bytes."""
+    shape = (2, 12, 8, 6)
+    x, y = torch.randn(shape), last(torch.randn(shape)).half()
+    mask, wide = last(torch.rand(shape) > 0.5), last(torch.randn(shape).double())
+    check(lambda x, y, mask: torch.where(mask, x, 0.0) + y.float(), [x, y, mask], layouts=["contiguous"], grad=False)
+    check(lambda x, y, wide: (wide * x.double(), y * 2), [x, y, wide], layouts=["contiguous"], grad=False)
+
+
+def test_tiles_are_compiled_on_demand():
+    """Where the graph knows of no other order (a gradient may arrive in any): only for tensors that are worth it."""
+    ours = fusewright.optimize(lambda x: torch.sigmoid(x) * 2, strict=True)
+    found = []
+    for rows, columns, turned in ((32, 48, False), (32, 48, True), (256, 256, False), (256, 256, True), (260, 256, True)):
+        x = torch.randn(rows, columns, requires_grad=True)
+        gradient = torch.randn(columns, rows).t() if turned else torch.randn(rows, columns)
+        ours(x).backward(gradient)
+        s = torch.sigmoid(x.detach())
+        torch.testing.assert_close(x.grad, 2 * gradient * s * (1 - s))
+        found.append(programs())
+    # The first of another size is a capture of its own.
+    assert found[1] == found[0] and found[3] == found[2] + 1 and found[4] == found[3]
+
+
+def programs():
+    counts = stats()
+    return counts["kernels_compiled"] + counts["cache_hits"] + counts["memory_hits"]
+
+
+class Convolutions(torch.nn.Module):
+    """Convolutions that tensor cores run, and what stands around them."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.first = torch.nn.Conv2d(8, 16, 3, padding=1)
+        self.norm = norm
+        self.second = torch.nn.Conv2d(16, 8, 1)
+
+    def forward(self, x):
+        y = torch.nn.functional.silu(self.norm(self.first(torch.relu(x))))
+        return y, torch.sigmoid(self.second(y)) * x, torch.nn.functional.max_pool2d(y, 2)
+
+
+@pytest.mark.parametrize("norm", [torch.nn.Identity, lambda: torch.nn.BatchNorm2d(16), lambda: torch.nn.GroupNorm(4, 16)])
+def test_convolutions_in_channels_last(norm):
+    model = Convolutions(norm())
+    check(model, [torch.randn(3, 8, 8, 6)], layouts=["contiguous", "channels_last"])
+    check(model, [torch.randn(2, 8, 9, 7)], layouts=["contiguous"])
+
+
+def test_layout_copies_are_explained():
+    model = showcase.make(showcase.CONV, 8, 16, 3, (16, 1, 1))
+    x = torch.randn(2, 8, 18, 16)
+    check(model, [x], layouts=["contiguous", "channels_last"])
+    explanation = fusewright.explain(model, x)
+    assert "channels_last" in explanation.rewrites
+    forward = [kernel for kernel in explanation.kernels if kernel.phase == "forward"]
+    assert [kernel.operators for kernel in forward] == [
+        ["channels_last"],
+        ["channels_last"],
+        ["conv2d", "mul", "leaky_relu", "gelu"],
+    ]
+    assert [kernel.bytes_written for kernel in forward][:2] == [x.numel() * 4, 8 * 16 * 9 * 4]
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        assert "channels_last" not in fusewright.explain(model, x).rewrites
+    finally:
+        torch.backends.cudnn.allow_tf32 = True
+
+
 @pytest.mark.parametrize("layout", ["transposed", "strided", "offset", "expanded"])
 def test_layouts(layout):
     x, y = torch.randn(31, 33), torch.rand(31, 33) + 0.5

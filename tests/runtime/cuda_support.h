@@ -24,6 +24,7 @@ class CudaTest : public ::testing::Test {
   void TearDown() override {
     EXPECT_EQ(cuda.misuses, 0);
     EXPECT_TRUE(cuda.modules.empty());
+    EXPECT_EQ(cuda.events, 0);
     for (const auto& [device, count] : cuda.contexts) EXPECT_EQ(count, 0) << "contexts of device " << device;
     EXPECT_TRUE(nvrtc.programs.empty());
   }

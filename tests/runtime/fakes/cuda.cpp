@@ -21,6 +21,11 @@ struct CUfunc_st {
   std::string name;
 };
 
+struct CUevent_st {
+  int device;
+  double time = -1;  // microseconds; less than 0: not recorded
+};
+
 using testing::FakeCuda;
 
 // The signatures are the table's.
@@ -217,6 +222,13 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   return result;
 }
 
+CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, CUfunction function, int threads, size_t) {
+  const CUcontext context = current();
+  if (context == nullptr || context->device != function->device) return misuse(CUDA_ERROR_INVALID_CONTEXT);
+  *blocks = 2048 / threads;
+  return enter("cuOccupancyMaxActiveBlocksPerMultiprocessor");
+}
+
 CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                         unsigned block_y, unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters,
                         void** extra) {
@@ -232,6 +244,46 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   const std::lock_guard lock(state.mutex);
   const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
   state.bytes.assign(bytes, bytes + 4);
+  return result;
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned flags) {
+  const CUcontext context = current();
+  if (context == nullptr || flags != 0) return misuse(INVALID_VALUE);
+  const CUresult result = enter("cuEventCreate");
+  if (result != CUDA_SUCCESS) return result;
+  const std::lock_guard lock(state.mutex);
+  *event = new CUevent_st{context->device};
+  ++state.events;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream) {
+  const CUcontext context = current();
+  if (context == nullptr || context->device != event->device) return misuse(CUDA_ERROR_INVALID_CONTEXT);
+  if (state.capture_status != 0 && stream != nullptr) return misuse(INVALID_VALUE);
+  const CUresult result = enter("cuEventRecord");
+  const std::lock_guard lock(state.mutex);
+  event->time = state.now;
+  return result;
+}
+
+CUresult cuEventSynchronize(CUevent event) {
+  if (event->time < 0 || capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return misuse(INVALID_HANDLE);
+  return enter("cuEventSynchronize");
+}
+
+CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  if (begin->time < 0 || end->time < 0) return misuse(INVALID_HANDLE);
+  *milliseconds = static_cast<float>((end->time - begin->time) / 1000);
+  return enter("cuEventElapsedTime");
+}
+
+CUresult cuEventDestroy_v2(CUevent event) {
+  const CUresult result = enter("cuEventDestroy");
+  const std::lock_guard lock(state.mutex);
+  delete event;
+  --state.events;
   return result;
 }
 

@@ -25,6 +25,7 @@ struct FakeCuda {
   int static_shared_bytes = 0;        // of every kernel
   int capture_status = 0;
   bool recording = true;
+  double now = 0;  // microseconds, for events: a test moves it on where work would take time
 
   // What it sees.
   std::vector<std::string> calls;
@@ -32,6 +33,7 @@ struct FakeCuda {
   std::map<void*, int> modules;      // loaded, with their device
   std::map<void*, int> shared_of;    // opted in, by function
   std::vector<unsigned char> bytes;  // the first of the last launch's argument
+  int events = 0;                    // not destroyed
   int misuses = 0;                   // a call without the context that it needs, or with what does not exist
 
   int count(const std::string& part) {

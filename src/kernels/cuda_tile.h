@@ -1,0 +1,120 @@
+// Pointwise kernels some of whose operands do not lie along the kernel's lines: channels last beside row-major. A block
+// takes a tile over two axes: *along*, that of the lines, and *across*, along which those operands lie. They pass through
+// shared memory, so that neighbouring threads meet neighbouring elements on both sides. Included after cuda_loops.h.
+//
+// A source fixes, beside what cuda_loops.h wants: FW_TILED, a bit for each operand that goes through the tile, and
+// FW_ACROSS, the other axis. FW_ITEMS is at least FW_VECTOR and a multiple of it.
+#ifndef FW_KERNELS_CUDA_TILE_H
+#define FW_KERNELS_CUDA_TILE_H
+
+namespace fw {
+
+constexpr int ACROSS = FW_ACROSS;
+constexpr u32 TILE_THREADS = 256;
+constexpr int GROUPS = ITEMS / V;               // squares of V x V elements that a thread turns
+constexpr int TILE = TILE_THREADS * ITEMS * V;  // elements
+
+template <int operand>
+constexpr bool tiled = (FW_TILED >> operand & 1) != 0;
+
+// Where the next operand's part of shared memory begins.
+template <int operand, class T>
+constexpr int tile_bytes = tiled<operand> ? TILE * static_cast<int>(sizeof(T)) : 0;
+
+template <class T>
+FW_FN T* tile_memory(int at) {
+  return reinterpret_cast<T*>(shared_memory() + at);
+}
+
+// The tile of a block, as thread `t` of it sees it. Sizes and positions are in vectors of V elements both ways.
+struct Tile {
+  index anchor;
+  u32 width_bits, length_bits;  // vectors across and along
+  index across, along;          // the tile's first
+  u32 my_across, my_along;      // this thread's first square within it; the others are `rows()` further along
+
+  FW_FN u32 rows() const { return TILE_THREADS >> width_bits; }
+
+  // Where element `at_across` of vector `at_along` stands in shared memory. Threads come by neighbours across to one
+  // side of the tile, along to the other: mixing the two keeps either from meeting one bank again and again.
+  FW_FN u32 place(u32 at_across, u32 at_along) const {
+    return ((at_across << length_bits) + (at_along ^ (at_across / V & ((1u << length_bits) - 1)))) * V;
+  }
+
+  // Item of a thread on the side where it computes: a vector along, at one position across.
+  FW_FN u32 item_along() const { return thread_index() & ((1u << length_bits) - 1); }
+  FW_FN u32 item_across(int item) const {
+    return (thread_index() >> length_bits) + static_cast<u32>(item) * (TILE_THREADS >> length_bits);
+  }
+};
+
+// Blocks run along the lines first: `tiles` of them, then `rows` across.
+template <class Args>
+FW_FN Tile make_tile(const Args& a) {
+  const Quotient outer = divided(static_cast<index>(block_index()), a.tiles, a.tiles_divider);
+  const Quotient slab = divided(outer.quotient, a.rows, a.rows_divider);
+  Tile tile;
+  tile.anchor = slab.quotient;
+  tile.width_bits = a.team_bits;
+  tile.length_bits = a.lane_bits;
+  tile.across = slab.remainder << tile.width_bits;
+  tile.along = outer.remainder << tile.length_bits;
+  tile.my_across = thread_index() & ((1u << tile.width_bits) - 1);
+  tile.my_along = thread_index() >> tile.width_bits;
+  return tile;
+}
+
+// The squares of one operand that a thread carries between memory and the tile: V vectors across in memory, V along in
+// the tile. `extent` is the number of elements across, `line` that of vectors along; `stride` is memory's, along.
+template <class T>
+struct Squares {
+  T values[GROUPS][V][V];  // [square][along][across]
+
+  template <class Visit>
+  FW_FN static void each(const Tile& tile, i64 extent, i64 line, Visit visit) {
+    const index across = (tile.across + static_cast<index>(tile.my_across)) * V;
+#pragma unroll
+    for (int g = 0; g < GROUPS; ++g) {
+      const u32 row = tile.my_along + static_cast<u32>(g) * tile.rows();
+      const index along = tile.along + static_cast<index>(row);
+      if (across < extent && along < line) visit(g, row, across, along * V);
+    }
+  }
+
+  FW_FN void load(const Tile& tile, const T* from, i64 stride, i64 extent, i64 line) {
+    each(tile, extent, line, [&](int g, u32, index across, index along) {
+#pragma unroll
+      for (int r = 0; r < V; ++r)
+        load_vector<V>(from + (along + r) * static_cast<index>(stride) + across, values[g][r]);
+    });
+  }
+  FW_FN void put(const Tile& tile, T* shared, i64 extent, i64 line) const {
+    each(tile, extent, line, [&](int g, u32 row, index, index) {
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        T turned[V];
+#pragma unroll
+        for (int r = 0; r < V; ++r) turned[r] = values[g][r][i];
+        store_vector<V>(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), turned);
+      }
+    });
+  }
+  FW_FN static void store(const Tile& tile, const T* shared, T* to, i64 stride, i64 extent, i64 line) {
+    each(tile, extent, line, [&](int, u32 row, index across, index along) {
+      T square[V][V];
+#pragma unroll
+      for (int i = 0; i < V; ++i) {
+        T turned[V];
+        load_vector<V, Access::plain>(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), turned);
+#pragma unroll
+        for (int r = 0; r < V; ++r) square[r][i] = turned[r];
+      }
+#pragma unroll
+      for (int r = 0; r < V; ++r) store_vector<V>(to + (along + r) * static_cast<index>(stride) + across, square[r]);
+    });
+  }
+};
+
+}  // namespace fw
+
+#endif  // FW_KERNELS_CUDA_TILE_H

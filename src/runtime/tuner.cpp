@@ -1,0 +1,114 @@
+#include "runtime/tuner.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+
+#include "runtime/cuda_runtime.h"
+#include "runtime/log.h"
+
+namespace fusewright {
+namespace {
+
+constexpr int rounds = 3;              // samples of each candidate, after one that warms up
+constexpr double hopeless = 2;         // times slower than the fastest in the first round: not sampled again
+constexpr double clearly = 1.03;       // times faster than the rule's
+constexpr double resolution_us = 0.5;  // of events
+constexpr double never = std::numeric_limits<double>::infinity();
+
+double median(std::vector<double> samples) {
+  if (samples.empty()) return never;
+  std::sort(samples.begin(), samples.end());
+  return samples[samples.size() / 2];
+}
+
+std::string text_of(std::chrono::duration<double> seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f s", seconds.count());
+  return text;
+}
+
+}  // namespace
+
+void TuningProgress::begin_kernel() {
+  if (kernels_++ == 0) begin_ = std::chrono::steady_clock::now();
+}
+
+void TuningProgress::sampled(const std::string& kernel) {
+  if (said_ || seconds() < patience_) return;
+  said_ = true;
+  log(LogLevel::warning, "timing the ways to run " + kernel +
+                             " and others, once for tensors of about these sizes (FUSEWRIGHT_TUNE=0 chooses by rule)");
+}
+
+TuningProgress::~TuningProgress() {
+  if (said_) log(LogLevel::warning, "timed " + std::to_string(kernels_) + " kernels in " + text_of(seconds()));
+}
+
+Tuner& Tuner::instance() {
+  return ProcessSingleton<Tuner>::get([] { return new Tuner(cuda::Runtime::instance(), DiskCache::instance()); });
+}
+
+bool Tuner::wanted_by_environment() {
+  const char* value = std::getenv("FUSEWRIGHT_TUNE");
+  return value == nullptr || std::strcmp(value, "0") != 0;
+}
+
+bool Tuner::read(const std::string& key, std::span<std::byte> choice) {
+  const auto bytes = cache_.get(key);
+  if (!bytes || bytes->size() != choice.size()) return false;
+  std::copy(bytes->begin(), bytes->end(), choice.begin());
+  return true;
+}
+
+std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, size_t count,
+                                         const std::function<void(size_t)>& launch, TuningProgress& progress) {
+  progress.begin_kernel();
+  std::vector<std::vector<double>> samples(count);
+  std::vector<bool> in(count, true);
+  try {
+    // Writing it leaves nothing else in the cache, and keeps the device busy until the host has launched the candidate.
+    Tensor scratch;
+    scratch.dtype = DType::u8;
+    scratch.rank = 1;
+    scratch.sizes[0] = std::max<int64_t>(2 * runtime_.device(host.device()).l2_bytes, 1);
+    scratch.strides[0] = 1;
+    host.allocate(scratch);
+    // Candidates take turns: what disturbs the device, or its clock, meets all of them.
+    for (int round = 0; round <= rounds; ++round) {
+      for (size_t i = 0; i < count; ++i) {
+        if (!in[i]) continue;
+        host.clear(scratch);
+        try {
+          const double time = runtime_.microseconds(host.device(), host.stream(), [&] { launch(i); });
+          if (round > 0) samples[i].push_back(time);
+        } catch (const std::exception& error) {
+          if (i == 0) throw;
+          log(LogLevel::debug, "candidate " + std::to_string(i) + " of " + kernel + ": " + error.what());
+          in[i] = false;
+          samples[i].clear();
+        }
+        progress.sampled(kernel);
+      }
+      if (round != 1) continue;
+      double best = never;
+      for (const auto& times : samples) best = std::min(best, median(times));
+      for (size_t i = 0; i < count; ++i) in[i] = in[i] && median(samples[i]) <= hopeless * best;
+      in[0] = true;
+    }
+  } catch (const std::exception& error) {
+    log(LogLevel::debug, kernel + " cannot be timed, the rule chooses: " + error.what());
+    return std::nullopt;
+  }
+  ++timed_;
+  Timing timing{0, {}};
+  for (const auto& times : samples) timing.microseconds.push_back(median(times));
+  const auto best = std::min_element(timing.microseconds.begin(), timing.microseconds.end());
+  if (timing.microseconds[0] > clearly * *best + resolution_us)
+    timing.fastest = static_cast<size_t>(best - timing.microseconds.begin());
+  return timing;
+}
+
+}  // namespace fusewright

@@ -1,0 +1,94 @@
+// Every way to launch every kind of kernel gives the right results.
+#include "runtime/cuda_launch.h"
+#include "support/execute.h"
+
+namespace fusewright::testing {
+namespace {
+
+size_t wanted = 0;
+std::map<std::string, size_t> seen;  // most candidates of each kernel
+
+size_t choose(const std::string& kernel, size_t count) {
+  seen[kernel] = std::max(seen[kernel], count);
+  return std::min(wanted, count - 1);
+}
+
+struct Case {
+  const char *name, *text;
+  std::vector<std::map<std::string, int64_t>> sizes;
+};
+
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+const Case cases[] = {
+    {"pointwise",
+     "graph(%x: f32[n, c, h, w], %m: f32[c, 1, 1]) { %1 = mul(%x, %m) %2 = silu(%1) return %2 }",
+     {{{"n", 2}, {"c", 3}, {"h", 2}, {"w", 33}}, {{"n", 1}, {"c", 2}, {"h", 40}, {"w", 64}}, {{"w", 1}}}},
+    {"row",
+     "graph(%x: f16[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }",
+     {{{"n", 3}, {"c", 1}},
+      {{"n", 5}, {"c", 31}},
+      {{"n", 67}, {"c", 96}},
+      {{"n", 2}, {"c", 1025}},
+      {{"n", 2}, {"c", 1000}},
+      {{"n", 2}, {"c", 6000}}}},
+    {"row_sides",
+     "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = 0.01, has_weight = "
+     "1, "
+     "has_bias = 1} %2 = gelu(%1) {approximate = \"none\"} return %2 }",
+     {{{"n", 40}, {"c", 3}},
+      {{"n", 70}, {"c", 64}},
+      {{"n", 19}, {"c", 1030}},
+      {{"n", 33}, {"c", 2048}},
+      {{"n", 3}, {"c", 9000}}}},
+    {"group",
+     "graph(%x: f32[n, 3*g, h], %w: f32[3*g], %m: f32[3*g, 1]) { %1 = group_norm(%x, %w) {groups = 3, eps = 0.01, "
+     "has_weight = 1} %2 = mul(%1, %m) %3 = silu(%2) return %3 }",
+     {{{"n", 20}, {"g", 2}, {"h", 7}}, {{"n", 33}, {"g", 2}, {"h", 64}}, {{"n", 2}, {"g", 3}, {"h", 3001}}}},
+    {"few_long_rows",
+     "graph(%x: f32[n, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (1), keepdim = 1} %3 = div(%x, %2) return %3 }",
+     {{{"n", 2}, {"c", 20000}}, {{"n", 1}, {"c", 40001}}}},
+    {"column",
+     "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, has_bias "
+     "= 1} %2 = silu(%1) return %2 }",
+     {{{"n", 5}, {"c", 3}}, {{"n", 33}, {"c", 129}}, {{"n", 300}, {"c", 64}}, {{"n", 3000}, {"c", 4}}}},
+    {"window",
+     "graph(%x: f32[n, c, h, w]) { %1 = leaky_relu(%x) {negative_slope = 0.2} %2 = max_pool(%1) {kernel = (2, 2), "
+     "stride = (2, 2), padding = (0, 0), dilation = (1, 1), ceil_mode = 1} return %2 }",
+     {{{"n", 1}, {"c", 2}, {"h", 5}, {"w", 33}}, {{"n", 2}, {"c", 2}, {"h", 8}, {"w", 64}}}},
+};
+
+class Candidates : public ::testing::TestWithParam<Case> {
+ protected:
+  Candidates() {
+    seen.clear();
+    set_candidate_hook(&choose);
+  }
+  ~Candidates() override { set_candidate_hook(nullptr); }
+};
+INSTANTIATE_TEST_SUITE_P(, Candidates, ::testing::ValuesIn(cases),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(Candidates, AllAreRight) {
+  const Graph graph = parse(GetParam().text);
+  std::vector<bool> wrt;
+  for (Value v : graph.inputs) wrt.push_back(is_float(graph.dtype(v)));
+  const auto executable = compile(graph, wrt);
+  for (const auto& sizes : GetParam().sizes) {
+    std::mt19937 random(3);
+    const std::vector<Array> inputs = random_inputs(graph, sizes, random);
+    size_t most = 1;
+    for (wanted = 0; wanted < most; ++wanted) {
+      EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "")
+          << "candidate " << wanted << ", sizes of the first input " << ::testing::PrintToString(inputs[0].sizes);
+      for (const auto& [kernel, count] : seen) most = std::max(most, count);
+    }
+  }
+  for (const auto& [kernel, count] : seen) {
+    EXPECT_GE(count, 3u) << kernel;
+    EXPECT_LE(count, 8u) << kernel;
+  }
+}
+
+}  // namespace
+}  // namespace fusewright::testing

@@ -1,0 +1,91 @@
+// When launches are timed, and when the rule chooses.
+#include <atomic>
+#include <thread>
+
+#include "runtime/cuda_launch.h"
+#include "support/execute.h"
+
+namespace fusewright::testing {
+namespace {
+
+class Tuning : public ::testing::Test {
+ protected:
+  // Kernels, and with them records of timing, that no other test and no earlier run has.
+  Tuning() {
+    cuda::set_key_salt(std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+    executable = make(true);
+  }
+  ~Tuning() override { cuda::set_key_salt(""); }
+
+  static std::shared_ptr<const Executable> make(bool tune) {
+    Options options = backend();
+    options.tune = tune;
+    return Executable::compile(parse("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = mul(%1, %x) return %2 }"), {}, options);
+  }
+  // How many kernels a call times.
+  static uint64_t timed(const Executable& executable, int64_t rows, int64_t columns, Host& host = backend_host()) {
+    const uint64_t before = Tuner::instance().kernels_timed();
+    const Array x(DType::f32, {rows, columns}, 0.5);
+    const Tensor y = executable.forward().run(host, {to_tensor(x)}, {})[0];
+    for (double value : to_array(y).data) EXPECT_NEAR(value, 0.5 * std::exp(0.5), 1e-6);
+    return Tuner::instance().kernels_timed() - before;
+  }
+  std::shared_ptr<const Executable> executable;
+};
+
+TEST_F(Tuning, OncePerBucket) {
+  EXPECT_EQ(timed(*executable, 3, 100), 1u);
+  EXPECT_EQ(timed(*executable, 3, 100), 0u);
+  EXPECT_EQ(timed(*executable, 3, 120), 0u) << "up to the same power of two";
+  EXPECT_EQ(timed(*executable, 3, 101), 1u) << "no vectors";
+  EXPECT_EQ(timed(*executable, 3, 400), 1u);
+  EXPECT_EQ(timed(*executable, 3, 0), 0u) << "nothing to launch";
+  EXPECT_EQ(timed(*executable, 3, 100), 0u);
+}
+
+TEST_F(Tuning, RememberedForOtherPlansOfTheKernel) {
+  EXPECT_EQ(timed(*executable, 3, 100), 1u);
+  EXPECT_EQ(timed(*make(true), 3, 100), 0u);
+}
+
+TEST_F(Tuning, SwitchedOff) {
+  EXPECT_EQ(timed(*make(false), 3, 100), 0u);
+  EXPECT_EQ(timed(*compile(parse("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = mul(%1, %x) return %2 }")), 3, 100), 0u)
+      << "by FUSEWRIGHT_TUNE";
+}
+
+TEST_F(Tuning, DeterministicHostsGetTheRule) {
+  class Deterministic : public Host {
+   public:
+    void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
+    void allocate(Tensor& tensor) override { plain_host().allocate(tensor); }
+    Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
+      return plain_host().call(call, operands);
+    }
+    int device() const override { return 0; }
+    bool deterministic() const override { return true; }
+  } host;
+  EXPECT_EQ(timed(*executable, 3, 100, host), 0u);
+  EXPECT_EQ(timed(*executable, 3, 100), 1u) << "nothing was remembered";
+}
+
+TEST_F(Tuning, NeverWhileAGraphIsRecorded) {
+  setenv("FUSEWRIGHT_EMULATOR_CAPTURING", "1", 1);
+  EXPECT_EQ(timed(*executable, 3, 100), 0u);
+  unsetenv("FUSEWRIGHT_EMULATOR_CAPTURING");
+  EXPECT_EQ(timed(*executable, 3, 100), 1u) << "nothing was remembered";
+  setenv("FUSEWRIGHT_EMULATOR_CAPTURING", "1", 1);
+  EXPECT_EQ(timed(*make(true), 3, 100), 0u) << "what is known is used";
+  unsetenv("FUSEWRIGHT_EMULATOR_CAPTURING");
+}
+
+TEST_F(Tuning, ThreadsTimeOnce) {
+  const uint64_t before = Tuner::instance().kernels_timed();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; ++i) threads.emplace_back([&] { timed(*executable, 5, 300); });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(Tuner::instance().kernels_timed() - before, 1u);
+}
+
+}  // namespace
+}  // namespace fusewright::testing

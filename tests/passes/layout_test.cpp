@@ -1,0 +1,147 @@
+// Memory orders: what follows its operand, and when convolutions move to channels last.
+#include <cstdlib>
+
+#include "support/graphs.h"
+
+namespace fusewright::testing {
+namespace {
+
+// `@0231` behind a type: channels last.
+const std::string conv_attributes =
+    " {dilation = (1, 1), groups = 1, output_padding = (0, 0), padding = (1, 1), stride = (1, 1), transposed = 0} ";
+
+std::string text(const std::string& inputs, const std::string& body) { return "graph(" + inputs + ") {" + body + "}"; }
+
+const std::string image = "%x: f32[8, 16, 32, 32], %w: f32[16, 16, 3, 3]";
+const std::string mul_in_place =
+    text(image + ", %m: f32[16, 1, 1]",
+         "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes + "%z = mul(%y, %m) return %z");
+
+Program laid_out(std::string_view before, const std::vector<std::string>& wrt = {}, bool tf32 = true) {
+  Program program = program_of(before, wrt);
+  program.options.cuda = true;
+  program.options.tf32_convolution = tf32;
+  differentiate(program);
+  remember(program);
+  simplify(program);
+  layout(program);
+  verify(program.forward);
+  return program;
+}
+bool chosen(const Program& program) { return program.rewrites == std::vector<std::string>{"channels_last"}; }
+bool is_chosen(const std::string& before, bool tf32 = true) { return chosen(laid_out(before, {}, tf32)); }
+
+TEST(Layout, AConvolutionRunsInChannelsLastAndItsChainWritesRowMajor) {
+  Program program = laid_out(mul_in_place);
+  expect_graph(program.forward, text(image + ", %m: f32[16, 1, 1]",
+                                     "%a: f32[8, 16, 32, 32]@0231 = cast(%x) {dtype = f32} "
+                                     "%b: f32[16, 16, 3, 3]@0231 = cast(%w) {dtype = f32} "
+                                     "%y: f32[8, 16, 32, 32]@0231 = conv(%a, %b)" +
+                                         conv_attributes + "%z = mul(%y, %m) return %z"));
+  EXPECT_TRUE(chosen(program));
+}
+
+TEST(Layout, AChainInFrontWritesChannelsLastItself) {
+  Program program =
+      laid_out(text(image, "%v = exp(%x) %y: f32[8, 16, 32, 32] = conv(%v, %w)" + conv_attributes + "%z = exp(%y) return %z"));
+  expect_graph(program.forward, text(image,
+                                     "%v: f32[8, 16, 32, 32]@0231 = exp(%x) "
+                                     "%b: f32[16, 16, 3, 3]@0231 = cast(%w) {dtype = f32} "
+                                     "%y: f32[8, 16, 32, 32]@0231 = conv(%v, %b)" +
+                                         conv_attributes + "%z: f32[8, 16, 32, 32] = exp(%y) return %z"));
+}
+
+TEST(Layout, ConvolutionsInARowStayInChannelsLast) {
+  Program program = laid_out(text(image + ", %u: f32[16, 16, 3, 3]",
+                                  "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes + "%z = exp(%y) " +
+                                      "%t: f32[8, 16, 32, 32] = conv(%z, %u)" + conv_attributes + "%r = exp(%t) return %r"));
+  EXPECT_EQ(count_ops(program.forward, Op::cast), 3);  // the image and two weights
+}
+
+TEST(Layout, ResultsThatNoPointwiseKernelWritesAreCopied) {
+  // A bare convolution: its input and its result would be copied, as the library does it, which takes longer.
+  Program bare = laid_out(text(image, "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes + "return %y"));
+  EXPECT_EQ(count_ops(bare.forward, Op::cast), 3);
+  // A norm over the channels stays row-major: three copies for one of the library's two.
+  EXPECT_FALSE(is_chosen(text("%x: f32[8, 4, 32, 32], %w: f32[16, 4, 3, 3]",
+                              "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes +
+                                  "%s = sum(%y) {dims = (1, 2, 3), keepdim = 1} %z = mul(%y, %s) return %z")));
+}
+
+TEST(Layout, OnlyWhereTensorCoresWouldBeUsed) {
+  EXPECT_TRUE(is_chosen(mul_in_place));
+  EXPECT_FALSE(is_chosen(mul_in_place, false));  // no TF32
+  auto with = [](std::string before, const std::string& from, const std::string& to) {
+    for (size_t at; (at = before.find(from)) != std::string::npos;) before.replace(at, from.size(), to);
+    return before;
+  };
+  EXPECT_TRUE(is_chosen(with(mul_in_place, "f32", "f16"), false));
+  EXPECT_FALSE(is_chosen(with(mul_in_place, "f32", "f64")));
+  EXPECT_FALSE(is_chosen(with(mul_in_place, "16", "18")));
+  EXPECT_TRUE(is_chosen(with(mul_in_place, "16", "20")));
+  EXPECT_FALSE(is_chosen(with(with(mul_in_place, "16", "20"), "f32", "bf16")));
+  EXPECT_FALSE(is_chosen(text("%x: f32[8, 16, 32, 32], %w: f32[16, 8, 3, 3]",
+                              "%y: f32[8, 16, 32, 32] = conv(%x, %w) {dilation = (1, 1), groups = 2, output_padding = "
+                              "(0, 0), padding = (1, 1), stride = (1, 1), transposed = 0} %z = exp(%y) return %z")));
+}
+
+TEST(Layout, WhatIsInChannelsLastStaysAsItIs) {
+  const std::string before =
+      text("%x: f32[8, 16, 32, 32]@0231, %w: f32[16, 16, 3, 3]@0231",
+           "%y: f32[8, 16, 32, 32]@0231 = conv(%x, %w)" + conv_attributes + "%z: f32[8, 16, 32, 32]@0231 = exp(%y) return %z@0231");
+  Program program = laid_out(before);
+  expect_graph(program.forward, before);
+  EXPECT_FALSE(chosen(program));
+}
+
+TEST(Layout, TheBackwardReadsWhatTheForwardSaved) {
+  Program program = laid_out(mul_in_place, {"x", "w", "m"});
+  EXPECT_TRUE(chosen(program));
+  const Graph& backward = program.backward;
+  const Order channels_last = {0, 2, 3, 1};
+  for (Value v : backward.inputs) {
+    if (backward[v].text("name").rfind("saved", 0) == 0) {
+      EXPECT_EQ(backward.type(v).order, channels_last);
+    }
+  }
+  for (const Node& node : backward.nodes) {
+    if (node.kind() != Kind::contraction) continue;
+    for (Value v : node.operands) EXPECT_EQ(backward.type(v).order, channels_last) << print(backward);
+  }
+  for (const Output& output : backward.outputs)
+    EXPECT_EQ(backward.type(output.value).order, Order{}) << output.name << "\n" << print(backward);
+  // The sum that is the gradient of m reads one order, too: the incoming gradient is copied.
+  EXPECT_EQ(count_ops(backward, Op::cast), 5);  // dL_dy, x and w; back: dL_dx and dL_dw
+  fuse(program);
+  int alone = 0;
+  for (const Group& group : program.backward_fusion.groups)
+    for (const Step& step : group.kernel.steps)
+      if (step.role == Step::Role::compute && backward[step.value].op == Op::cast) {
+        EXPECT_EQ(group.kernel.steps.size(), 2u);
+        ++alone;
+      }
+  EXPECT_EQ(alone, 5);
+}
+
+TEST(Layout, TheChoiceHasASwitch) {
+  Program program = program_of(mul_in_place);
+  program.options.cuda = program.options.tf32_convolution = true;
+  program.options.disabled_rewrites = {"channels_last"};
+  layout(program);
+  expect_graph(program.forward, mul_in_place);
+  program.options.disabled_rewrites.clear();
+  setenv("FUSEWRIGHT_DISABLE", "channels_last", 1);
+  layout(program);
+  unsetenv("FUSEWRIGHT_DISABLE");
+  expect_graph(program.forward, mul_in_place);
+}
+
+TEST(Layout, TheProcessorsConvolutionsStayAsTheyAre) {
+  Program program = program_of(mul_in_place);
+  program.options.tf32_convolution = true;
+  layout(program);
+  expect_graph(program.forward, mul_in_place);
+}
+
+}  // namespace
+}  // namespace fusewright::testing

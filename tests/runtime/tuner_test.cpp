@@ -1,0 +1,196 @@
+// Timing and remembering, on the fake driver: its clock moves where a candidate says so.
+#include "runtime/tuner.h"
+
+#include <cmath>
+#include <thread>
+
+#include "cuda_support.h"
+#include "runtime/sha256.h"
+
+namespace fusewright {
+namespace {
+
+using namespace testing;
+
+class TunerTest : public CudaTest {
+ protected:
+  // Memory of the processor; notes when the cache is flushed.
+  class FakeHost : public Host {
+   public:
+    explicit FakeHost(FakeCuda& cuda) : cuda_(cuda) {}
+    void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
+    void allocate(Tensor& tensor) override {
+      if (out_of_memory) throw std::runtime_error("out of memory");
+      bytes = tensor.elements();
+      tensor.owner = std::make_shared<int>(0);
+    }
+    Tensor call(const LibraryCall&, const std::vector<Tensor>&) override { return {}; }
+    int device() const override { return 0; }
+    void* stream() override { return reinterpret_cast<void*>(0x20); }
+    void clear(Tensor&) override {
+      const std::lock_guard lock(cuda_.mutex);
+      cuda_.calls.push_back("flush");
+      cuda_.now += 30;
+    }
+    int64_t bytes = 0;
+    bool out_of_memory = false;
+
+   private:
+    FakeCuda& cuda_;
+  };
+
+  // Candidates that take so many microseconds.
+  std::optional<Tuner::Timing> time(std::vector<double> microseconds) {
+    launches.assign(microseconds.size(), 0);
+    return tuner.time(
+        host, "kernel", microseconds.size(),
+        [&](size_t i) {
+          ++launches[i];
+          if (microseconds[i] < 0) throw Error("no such launch");
+          cuda.now += microseconds[i];
+          const std::lock_guard lock(cuda.mutex);
+          cuda.calls.push_back("launch " + std::to_string(i));
+        },
+        progress);
+  }
+
+  std::unique_ptr<cuda::Runtime> runtime = std::make_unique<cuda::Runtime>(options, cache);
+  void TearDown() override {
+    runtime.reset();
+    CudaTest::TearDown();
+  }
+  Tuner tuner{*runtime, cache};
+  FakeHost host{cuda};
+  TuningProgress progress;
+  std::vector<int> launches;
+  const std::string key = sha256_hex("a kernel");
+};
+
+TEST_F(TunerTest, TakesTheFastest) {
+  const auto timing = time({20, 10, 15});
+  ASSERT_TRUE(timing);
+  EXPECT_EQ(timing->fastest, 1u);
+  EXPECT_NEAR(timing->microseconds[0], 20, 0.1);
+  EXPECT_NEAR(timing->microseconds[1], 10, 0.1);
+  EXPECT_EQ(launches, (std::vector<int>{4, 4, 4}));
+  EXPECT_EQ(tuner.kernels_timed(), 1u);
+  EXPECT_EQ(host.bytes, 2 * (50 << 20));
+}
+
+TEST_F(TunerTest, FlushesBeforeEachSampleAndTimesOnlyTheCandidate) {
+  time({20});
+  std::vector<std::string> calls;
+  for (const std::string& call : cuda.calls)
+    if (call.starts_with("flush") || call.starts_with("launch") || call.starts_with("cuEvent")) calls.push_back(call);
+  const std::vector<std::string> once = {"flush",          "cuEventCreate", "cuEventCreate",      "cuEventRecord",
+                                         "launch 0",       "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime",
+                                         "cuEventDestroy", "cuEventDestroy"};
+  ASSERT_EQ(calls.size(), 4 * once.size());
+  for (size_t i = 0; i < calls.size(); ++i) EXPECT_EQ(calls[i], once[i % once.size()]) << i;
+}
+
+TEST_F(TunerTest, TheRuleWinsTies) {
+  EXPECT_EQ(time({100, 98})->fastest, 0u);  // 2 %
+  EXPECT_EQ(time({100, 90})->fastest, 1u);
+  EXPECT_EQ(time({3.3, 3.0})->fastest, 0u);  // less than events can tell
+}
+
+TEST_F(TunerTest, HopelessCandidatesAreNotSampledAgain) {
+  EXPECT_EQ(time({10, 25, 19})->fastest, 0u);
+  EXPECT_EQ(launches, (std::vector<int>{4, 2, 4}));
+  EXPECT_EQ(time({30, 10})->fastest, 1u);  // the rule's is always sampled
+  EXPECT_EQ(launches, (std::vector<int>{4, 4}));
+}
+
+TEST_F(TunerTest, ACandidateThatFailsIsOut) {
+  const auto timing = time({20, -1, 10});
+  EXPECT_EQ(timing->fastest, 2u);
+  EXPECT_EQ(launches, (std::vector<int>{4, 1, 4}));
+  EXPECT_TRUE(std::isinf(timing->microseconds[1]));
+}
+
+TEST_F(TunerTest, WhatCannotBeTimedIsLeftToTheRule) {
+  EXPECT_FALSE(time({-1, 10}));
+  for (const char* function : {"cuEventCreate", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"}) {
+    cuda.errors = {{function, 2}};
+    EXPECT_FALSE(time({10, 20})) << function;
+  }
+  cuda.errors.clear();
+  host.out_of_memory = true;
+  EXPECT_FALSE(time({10, 20}));
+  EXPECT_EQ(tuner.kernels_timed(), 0u);
+  EXPECT_EQ(log.count(), 0u) << log.text();
+}
+
+struct Choice {
+  int a, b;
+};
+
+TEST_F(TunerTest, AnotherProcessRemembers) {
+  EXPECT_FALSE(tuner.recall<Choice>(key));
+  tuner.remember(key, Choice{3, 4});
+  DiskCache other_cache{root};
+  Tuner other(*runtime, other_cache);
+  const auto found = other.recall<Choice>(key);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->a, 3);
+  EXPECT_EQ(found->b, 4);
+  EXPECT_FALSE(other.recall<int>(key)) << "of another length";
+}
+
+TEST_F(TunerTest, ADamagedRecordIsNone) {
+  tuner.remember(key, Choice{3, 4});
+  const std::string path = root + "/" + key + ".entry";
+  std::string bytes = read_text(path);
+  bytes.back() ^= 1;
+  write_text(path, bytes);
+  DiskCache other_cache{root};
+  Tuner other(*runtime, other_cache);
+  EXPECT_FALSE(other.recall<Choice>(key));
+  EXPECT_EQ(log.count("has the wrong checksum"), 1u) << log.text();
+  other.remember(key, Choice{5, 6});
+  DiskCache third{root};
+  EXPECT_EQ(Tuner(*runtime, third).recall<Choice>(key)->a, 5);
+}
+
+TEST_F(TunerTest, OneAtATime) {
+  std::atomic<int> inside = 0, most = 0;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 8; ++i)
+    threads.emplace_back([&] {
+      const auto turn = tuner.turn();
+      const int now = ++inside;
+      if (now > most) most = now;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      --inside;
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(most, 1);
+}
+
+TEST_F(TunerTest, SaysWhenItTakesLong) {
+  const auto launch = [](size_t) {};
+  {
+    TuningProgress patient;
+    tuner.time(host, "kernel", 2, launch, patient);
+  }
+  EXPECT_EQ(log.count(), 0u) << log.text();
+  {
+    TuningProgress impatient{std::chrono::duration<double>(0)};
+    tuner.time(host, "first", 2, launch, impatient);
+    tuner.time(host, "second", 2, launch, impatient);
+    EXPECT_EQ(log.count(), 1u) << log.text();
+    EXPECT_EQ(log.count("timing the ways to run first"), 1u) << log.text();
+  }
+  EXPECT_EQ(log.count(), 2u);
+  EXPECT_EQ(log.count("timed 2 kernels in 0.0 s"), 1u) << log.text();
+}
+
+TEST_F(TunerTest, TheEnvironmentsSwitch) {
+  EXPECT_TRUE((ScopedVariable("FUSEWRIGHT_TUNE", nullptr), Tuner::wanted_by_environment()));
+  EXPECT_TRUE((ScopedVariable("FUSEWRIGHT_TUNE", "1"), Tuner::wanted_by_environment()));
+  EXPECT_FALSE((ScopedVariable("FUSEWRIGHT_TUNE", "0"), Tuner::wanted_by_environment()));
+}
+
+}  // namespace
+}  // namespace fusewright
