@@ -22,6 +22,15 @@ struct Args {
 }
 )";
 
+// A kernel that works on shared memory.
+std::string on_shared(const std::string& body) {
+  return args + R"(
+extern "C" __global__ void k(const Args a) {
+  float* s = reinterpret_cast<float*>(fw::shared_memory());
+)" + body +
+         "}\n";
+}
+
 void expect_words(const std::string& diagnosis, const std::vector<std::string>& words) {
   for (const std::string& word : words) {
     EXPECT_NE(diagnosis.find(word), std::string::npos) << "no '" << word << "' in: " << diagnosis;
@@ -49,13 +58,10 @@ class Faults : public ::testing::Test {
 // ---- barriers ----
 
 TEST_F(Faults, MissingBarrierShowsPoison) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   s[fw::thread_index()] = a.x[fw::thread_index()];
   a.out[fw::thread_index()] = s[fw::thread_index() ^ 33];
-}
-)";
+)");
   EXPECT_EQ(run(text, 1, 256, 1024), "");
   int poisoned = 0;
   for (int i = 0; i < 256; ++i) poisoned += std::isnan(out_[i]) ? 1 : 0;
@@ -63,9 +69,7 @@ extern "C" __global__ void k(const Args a) {
 }
 
 TEST_F(Faults, MissingBarrierBeforeReuseShowsForSomeSeed) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   float sum = 0;
   for (int round = 0; round < 4; ++round) {
     s[fw::thread_index()] = a.x[fw::thread_index() + round];
@@ -73,8 +77,7 @@ extern "C" __global__ void k(const Args a) {
     sum += s[(fw::thread_index() + 64) % 256];
   }
   a.out[fw::thread_index()] = sum;
-}
-)";
+)");
   int wrong_runs = 0;
   for (unsigned seed = 1; seed <= 5; ++seed) {
     const Seed scope(seed);
@@ -154,23 +157,18 @@ extern "C" __global__ void k(const Args a) {
 // ---- asynchronous copies ----
 
 TEST_F(Faults, MissingWaitShowsPoison) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   fw::copy_async<4>(s + fw::thread_index(), a.x + fw::thread_index());
   fw::copy_async_commit();
   fw::barrier();
   a.out[fw::thread_index()] = s[fw::thread_index()];
-}
-)";
+)");
   EXPECT_EQ(run(text, 1, 64, 256), "");
   for (int i = 0; i < 64; ++i) EXPECT_TRUE(std::isnan(out_[i])) << i;
 }
 
 TEST_F(Faults, WaitForTheWrongGroupShowsPoison) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   for (int i = 0; i < 2; ++i) {
     fw::copy_async<4>(s + 64 * i + fw::thread_index(), a.x + fw::thread_index());
     fw::copy_async_commit();
@@ -179,8 +177,7 @@ extern "C" __global__ void k(const Args a) {
   fw::barrier();
   a.out[fw::thread_index()] = s[fw::thread_index()];
   a.out[64 + fw::thread_index()] = s[64 + fw::thread_index()];
-}
-)";
+)");
   EXPECT_EQ(run(text, 1, 64, 512), "");
   for (int i = 0; i < 64; ++i) {
     EXPECT_EQ(out_[i], static_cast<float>(i));
@@ -188,9 +185,7 @@ extern "C" __global__ void k(const Args a) {
   }
 }
 
-const std::string bulk = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+const std::string bulk = on_shared(R"(
   fw::u64* full = reinterpret_cast<fw::u64*>(s + 64);
   if (fw::thread_index() == 0) {
     fw::mbarrier_init(full, 1);
@@ -201,8 +196,7 @@ extern "C" __global__ void k(const Args a) {
   fw::barrier();
   WAIT
   a.out[fw::thread_index()] = s[fw::thread_index()];
-}
-)";
+)");
 
 TEST_F(Faults, BulkCopyNobodyWaitsFor) {
   expect_words(run("#define EXPECTED 256\n#define WAIT\n" + bulk, 1, 64, 512),
@@ -263,14 +257,11 @@ extern "C" __global__ void k(const Args a) {
 }
 
 TEST_F(Faults, SourceOfACopyOffByOne) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   fw::copy_async<4>(s + fw::thread_index(), a.x + 1024 - 32 + 1 + fw::thread_index());
   fw::copy_async_commit();
   fw::copy_async_wait<0>();
-}
-)";
+)");
   expect_words(run(text, 1, 32, 256), {"block 0, thread 31", "asynchronous copy", "byte 0 behind the end of 4096 bytes",
                                        at_line(text, "  fw::copy_async<4>")});
 }
@@ -287,36 +278,27 @@ extern "C" __global__ void k(const Args a) {
 }
 
 TEST_F(Faults, SharedIndexOffByOne) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   s[fw::thread_index() + 1] = 7;
   fw::barrier();
   a.out[fw::thread_index()] = s[fw::thread_index()];
-}
-)";
+)");
   expect_words(run(text, 3, 256, 1024),
                {"thread 255", "wrote to shared memory 1 bytes behind its end", at_line(text, "  fw::barrier();")});
 }
 
 TEST_F(Faults, SharedIndexBeforeTheStart) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   s[int(fw::thread_index()) - 1] = 7;
   fw::barrier();
-}
-)";
+)");
   expect_words(run(text, 1, 64, 256), {"thread 0", "wrote to shared memory 1 bytes before its start"});
 }
 
 TEST_F(Faults, SharedIndexFarBehindTheEnd) {
-  const std::string text = args + R"(
-extern "C" __global__ void k(const Args a) {
-  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const std::string text = on_shared(R"(
   if (fw::thread_index() == 17) s[4000] = 7;
-}
-)";
+)");
   expect_words(run(text, 1, 64, 1024),
                {"thread 17", "byte 16000 of 1024 bytes of shared memory", at_line(text, "  if (fw::")});
 }

@@ -289,15 +289,7 @@ def test_autocast_lists_are_eagers(name, dtype, monkeypatch):
     monkeypatch.setattr(cases, "W2", cases.W2.cuda())
     monkeypatch.setattr(cases, "W3", cases.W3.cuda())
     f, x = cases.CASES[name]
-    x = x.cuda().to(dtype)
-    with torch.autocast("cuda", torch.float16):
-        try:
-            eager = f(x)
-        except RuntimeError:
-            pytest.skip("eager refuses this dtype")
-        ours = optimize(f)(x)
-    assert ours.dtype is eager.dtype
-    torch.testing.assert_close(ours, eager, rtol=0.05, atol=0.05)
+    cases.agrees_under_autocast(f, x.cuda().to(dtype), torch.float16)
 
 
 def test_alternating_autocast():

@@ -20,6 +20,8 @@
 #include "../../src/kernels/prelude.h"
 // prelude.h first: math.h finds it included
 #include "../../src/kernels/math.h"
+// math.h first: extrema.h tests it
+#include "extrema.h"
 
 namespace {
 
@@ -263,18 +265,7 @@ TEST(Math, DivisionWithRemainderIsExact) {
   }
 }
 
-TEST(Math, MaximumAndMinimumPropagateNan) {
-  for (float a : kSpecial) {
-    for (float b : kSpecial) {
-      const bool nan = std::isnan(a) || std::isnan(b);
-      EXPECT_EQ(std::isnan(fw::maximum(a, b)), nan);
-      EXPECT_EQ(std::isnan(fw::minimum(a, b)), nan);
-      if (nan) continue;
-      EXPECT_EQ(fw::maximum(a, b), std::fmax(a, b));
-      EXPECT_EQ(fw::minimum(a, b), std::fmin(a, b));
-    }
-  }
-}
+TEST(Math, MaximumAndMinimumPropagateNan) { expect_extrema_propagate_nan(kSpecial); }
 
 TEST(Math, SignComparisonsAndChoice) {
   EXPECT_EQ(fw::sign(-3.0f), -1);
