@@ -196,7 +196,7 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
     context.callback = _FrameCallback(context.callback, session)
     session.entry = entry.__code__
     _live.add(session)
-    compiled = context(entry)
+    compiled = _among_threads(context(entry), target)
     if _CAN_SKIP_ONCE:
         return compiled
     eager = torch._dynamo.disable(target)
@@ -210,3 +210,19 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
         return eager(*args, **kwargs)
 
     return compiled_or_eager
+
+
+def _among_threads(compiled: Callable, target: Callable) -> Callable:
+    """While one thread captures, Dynamo believes of all of them that they trace, and refuses their calls: they wait."""
+
+    @functools.wraps(target)
+    def call(*args, **kwargs):
+        try:
+            return compiled(*args, **kwargs)
+        except RuntimeError as error:
+            if "using FX to symbolically trace" not in str(error):
+                raise
+        with convert_frame.compile_lock:  # nobody else captures now: if it is refused again, we trace ourselves
+            return compiled(*args, **kwargs)
+
+    return call

@@ -254,6 +254,7 @@ LaunchChoice CudaLauncher::rule_rows(Call& c) const {
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
+  choice.scale = choice.split ? 2 : 0;  // several waves even out what the device does not do at one speed
   return choice;
 }
 
@@ -465,7 +466,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     case LoopNest::Kind::row:
       for (int items : code_.cuda.items)
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
-      for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
+      for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)
         add({.vector = first.vector, .threads = 512});

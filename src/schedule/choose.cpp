@@ -99,7 +99,8 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
 }
 
 LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows) {
-  // A GPU reads and writes operands of pointwise kernels that lie along another axis than the lines as well as the rest.
+  // A GPU reads and writes operands of pointwise kernels that lie along another axis than the lines as well as the
+  // rest.
   std::vector<int> order = loop_order(graph, kernel, rows != Rows::cached);
   int innermost = order.empty() ? -1 : order.back();
   for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule}) {

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from check import check
 from torch import nn
 
-from fusewright import UnsupportedError, optimize, reasons, stats
+from fusewright import UnsupportedError, capture, optimize, reasons, stats
 
 
 def same(model, plain, *inputs, **tolerances):
@@ -399,3 +399,22 @@ def test_settings_do_not_leak():
     with pytest.raises(UnsupportedError):
         optimize(sorts, strict=True)(torch.randn(3, 4))
     assert {name: getattr(config, name) for name in names} == before
+
+
+def test_a_call_refused_because_another_thread_traces_is_made_again():
+    """Dynamo refuses calls of all threads while one of them traces (torch 2.11 does)."""
+    refusal = RuntimeError("Detected that you are using FX to symbolically trace a dynamo-optimized function.")
+    answers = iter([refusal, 2, refusal, refusal, ValueError("the model's own")])
+
+    def compiled():
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    call = capture._among_threads(compiled, compiled)
+    assert call() == 2
+    with pytest.raises(RuntimeError, match="symbolically trace"):
+        call()  # refused again: this thread traces
+    with pytest.raises(ValueError, match="own"):
+        call()

@@ -92,7 +92,11 @@ def compare_in_ulp(name, x, ours, eager, exact, limit):
         assert verdict.ok, verdict.problem
     else:
         off, eager_off = ((in_order(y) - in_order(rounded)).abs() for y in (ours, eager))
-        far = ~odd & (off > torch.clamp(eager_off, min=limit))
+        # On a GPU sigmoid takes over the error of the device's exponential, and ends with the normal numbers
+        # (src/kernels/math_exponential.h).
+        quick = x.is_cuda and name == "sigmoid"
+        lost = quick & (ours == 0) & (exact.abs() < 2.0**-126)
+        far = ~odd & ~lost & (off > torch.clamp(eager_off, min=max(limit, 6) if quick else limit))
         assert not far.any(), f"{name}({x[far][:4].tolist()}) = {ours[far][:4].tolist()}, off by {off[far].max()} ulp"
     zero = (eager == 0) & (ours == 0)
     assert torch.equal(torch.signbit(ours)[zero], torch.signbit(eager)[zero]), f"{name}: the sign of zero"
