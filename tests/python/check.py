@@ -19,7 +19,8 @@ from fusewright.oracle import errors, judge
 
 DEVICE = torch.device(os.environ.get("FUSEWRIGHT_TEST_DEVICE", "cpu"))
 AWKWARD = (1, 31, 32, 33, 127)
-NEIGHBOURS = (torch.float16, torch.bfloat16, torch.float32)
+NEIGHBOURS = (torch.float16, torch.bfloat16)
+FEW_ROUNDINGS = 16 * torch.finfo(torch.float32).eps
 LAYOUTS = ("contiguous", "transposed", "strided", "offset", "expanded", "channels_last")
 
 
@@ -95,7 +96,11 @@ def _check_layout(fn, inputs, layout, grad, fused, strides, dynamic) -> None:
         if not verdict.ok and eager[name].dtype in NEIGHBOURS:
             worst = worst or _errors_nearby(fn, inputs, layout, grad)
             verdict = judge(name, ours[name], eager[name], wide[name], worst[name])
-        assert verdict.ok, f"{what}: {verdict.problem}"
+        if not verdict.ok and eager[name].dtype is torch.float32 and verdict.error < FEW_ROUNDINGS:
+            fused_mean, eager_mean = _mean_errors_nearby(fn, inputs, layout, grad, name, strict=fused, dynamic=dynamic)
+            assert fused_mean <= 1.5 * eager_mean, f"{what}: {name}: mean errors {fused_mean:.2g}, {eager_mean:.2g}"
+        else:
+            assert verdict.ok, f"{what}: {verdict.problem}"
         if strides and name.startswith("output") and isinstance(eager[name], torch.Tensor) and eager[name].numel() > 1:
             assert _order(ours[name]) == _order(eager[name]), (
                 f"{what}: {name} has strides {ours[name].stride()}, eager's has {eager[name].stride()}"
@@ -107,13 +112,33 @@ def _errors_nearby(fn, inputs, layout, grad) -> dict[str, tuple[float, float]]:
 
     In 16 bits two elements of a pooling window are often equal after rounding, and which of them is taken moves a whole
     gradient from one place to another. Eager is right or wrong there by luck; its error at a single point says little.
-    In float32 the error of a small gradient, where large terms cancel, differs as much from point to point.
     """
     worst: dict[str, tuple[float, float]] = {}
+    for near, points in _nearby(fn, inputs, NEIGHBOURS):
+        wide, eager = _run(near, points, layout, grad, wide=True), _run(near, points, layout, grad)
+        for name in eager:
+            here = errors(eager[name], wide[name])
+            worst[name] = tuple(map(max, worst.get(name, (0.0, 0.0)), here))
+    return worst
+
+
+def _mean_errors_nearby(fn, inputs, layout, grad, name, **options) -> tuple[float, float]:
+    """Our mean error and eager's at the same points one rounding away: in float32 the error of a small gradient, where
+    large terms cancel, is twice as large at one point as at the next, for both. The mean is not a matter of luck."""
+    found = []
+    for near, points in _nearby(fn, inputs, (torch.float32,)):
+        wide = _run(near, points, layout, grad, wide=True)[name]
+        ours = _run(near, points, layout, grad, optimize=options)[name]
+        found.append((errors(ours, wide)[0], errors(_run(near, points, layout, grad)[name], wide)[0]))
+    return tuple(sum(column) / len(found) for column in zip(*found, strict=True))
+
+
+def _nearby(fn, inputs, dtypes):
+    """Eight copies of the function and its inputs, their numbers moved by a rounding."""
     generator = torch.Generator("cpu").manual_seed(11)
 
     def nudge(x):
-        if not isinstance(x, torch.Tensor) or x.dtype not in NEIGHBOURS:
+        if not isinstance(x, torch.Tensor) or x.dtype not in dtypes:
             return x
         up = torch.randint(-1, 2, x.shape, generator=generator, device="cpu").to(x)
         return x.detach() * (1 + up * torch.finfo(x.dtype).eps)
@@ -122,12 +147,7 @@ def _errors_nearby(fn, inputs, layout, grad) -> dict[str, tuple[float, float]]:
         near = copy.deepcopy(fn)
         if isinstance(fn, torch.nn.Module):
             near.load_state_dict({name: nudge(x) for name, x in fn.state_dict().items()})
-        points = [nudge(x) for x in inputs]
-        wide, eager = _run(near, points, layout, grad, wide=True), _run(near, points, layout, grad)
-        for name in eager:
-            here = errors(eager[name], wide[name])
-            worst[name] = tuple(map(max, worst.get(name, (0.0, 0.0)), here))
-    return worst
+        yield near, [nudge(x) for x in inputs]
 
 
 def _order(x: torch.Tensor) -> list:
