@@ -101,7 +101,6 @@ class CudaEmitter : Emitter {
   void write_window(int s);
   void open_tap(int s, size_t k);
   void write_spans(int s);
-  void write_taps(int s, const std::string& best, int index);
   void write_window_body(int s, const std::string& best, int index);
 
   const Text kind_;
