@@ -62,7 +62,7 @@ class CudaEmitter : Emitter {
   void write_pointwise_entry();
   void write_held_entry();
   void write_walking_entry();
-  void write_team_place();
+  void write_team_part();
   void write_place(const std::string& row, const std::string& turn);
   void write_team_end(bool held);
   void write_phase_entry(int p);

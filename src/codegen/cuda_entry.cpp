@@ -35,8 +35,7 @@ void CudaEmitter::write_pointwise_entry() {
 
 // The rows of a team: its anchor, and every `parts`-th of the rows that are walked over there, or of the blocks of
 // columns. Teams side by side work on neighbours.
-void CudaEmitter::write_team_place() {
-  line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+void CudaEmitter::write_team_part() {
   line("const index k = static_cast<index>(fw::block_index() * team.rows() + team.row);");
   if (is_column()) {
     line("const index part = k;");
@@ -71,7 +70,7 @@ void CudaEmitter::write_team_end(bool held) {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line("if (there && e < a.elements) put_side(a, side[item], k, e, false, -1);");
+    line("if (there && fw::in_row(e, elements)) put_side(a, side[item], k, e, false, -1);");
     close();
   }
   if (sides(false).empty()) return;
@@ -84,13 +83,17 @@ void CudaEmitter::write_team_end(bool held) {
 void CudaEmitter::write_held_entry() {
   std::string side = has_sides() ? ", side[item], total" : "";
   // As many blocks on a processor as their registers allow: one reduces while another computes.
-  line("constexpr int most_threads = ",
-       is_column() ? "512" : "FW_ITEMS < " + to_string(items().back()) + " ? 256 : 512", ";");
   line("constexpr int registers = ITEMS * V * ", to_string(held_bytes()), " / 4 + V * ", to_string(row_bytes()),
        " / 4 + 56;");
-  line("constexpr int blocks = most_threads * registers >= 65536 ? 1 : 65536 / (most_threads * registers);");
-  open("extern \"C\" __global__ void __launch_bounds__(most_threads, blocks) ", code_.name, "(const Args a)");
-  write_team_place();
+  line("constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);");
+  line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
+  open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
+  line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));");
+  line("const index elements = fw::held_elements(a.elements);");
+  line("char* const own = fw::shared_memory() + a.ahead + fw::thread_index() * FW_SLOT;");
+  line("char* const fixed = own + FW_DEPTH * ITEMS * FW_AHEAD;");
+  line("(void)fixed;");
+  write_team_part();
   auto over_items = [&](const std::string& what) {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
@@ -100,16 +103,14 @@ void CudaEmitter::write_held_entry() {
   };
   auto ask = [&](const std::string& row, const std::string& turn, const std::string& depth) {
     write_place(row, turn);
-    over_items("if (" + row + ".live && e < a.elements) ask(a, " + row + ", place(a, e), fw::ahead_slot(a.ahead, " +
-               depth + ", item, AHEAD_BYTES));");
+    over_items("if (" + row + ".live && fw::in_row(e, elements)) ask(a, " + row + ", place(a, e), own + (" + depth +
+               " * ITEMS + item) * FW_AHEAD);");
     line("fw::copy_async_commit();");
   };
-  line("const fw::u32 fixed = a.ahead + fw::DEPTH * ITEMS * AHEAD_BYTES * fw::block_threads();");
-  line("(void)fixed;");
   write_place("row", "0");
-  over_items("if (e < a.elements) ask_fixed(a, row, place(a, e), fw::ahead_slot(fixed, 0, item, FIXED_BYTES));");
+  over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FW_FIXED);");
   out_ += "#pragma unroll\n";
-  open("for (int depth = 0; depth < fw::DEPTH; ++depth)");
+  open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
   ask("first", "depth", "depth");
   close();
   line("load_row(a, row);");
@@ -124,13 +125,13 @@ void CudaEmitter::write_held_entry() {
   open("for (index turn = 0; turn < a.share; ++turn)");
   write_place("next", "turn + 1");
   line("load_row(a, next);");
-  line("fw::copy_async_wait<fw::DEPTH - 1>();");
+  line("fw::copy_async_wait<FW_DEPTH - 1>();");
   line("Values x[ITEMS];");
   over_items(
-      "take(a, row, place(a, row.live && e < a.elements ? e : 0), fw::ahead_slot(a.ahead, depth, item, AHEAD_BYTES), "
+      "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * FW_AHEAD, "
       "x[item]);");
-  ask("later", "turn + fw::DEPTH", "depth");
-  line("depth = depth + 1 == fw::DEPTH ? 0 : depth + 1;");
+  ask("later", "turn + FW_DEPTH", "depth");
+  line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
   line("const bool first = row.live && team.thread == 0;");
   line("row_0(a, row, first);");
   line("Kept kept[ITEMS];");
@@ -141,9 +142,9 @@ void CudaEmitter::write_held_entry() {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line("const bool inside = row.live && e < a.elements;");
+    line("const bool inside = row.live && fw::in_row(e, elements);");
     line("Fixed f;");
-    line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fw::ahead_slot(fixed, 0, item, FIXED_BYTES), f);");
+    line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FW_FIXED, f);");
     line("stage_", id, "(a, row, place(a, e), x[item], f, kept[item], inside, sums", id, side, ");");
     close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
@@ -159,7 +160,8 @@ void CudaEmitter::write_held_entry() {
 void CudaEmitter::write_walking_entry() {
   std::string side = has_sides() ? ", once, total" : "";
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
-  write_team_place();
+  line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+  write_team_part();
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -198,8 +200,8 @@ void CudaEmitter::write_walking_entry() {
 // Sums of pass p that a split of row k left, in the buffer [k][split][lane].
 std::string CudaEmitter::partial(int p, const std::string& split) const {
   std::string id = to_string(p);
-  return "static_cast<Sums" + id + "*>(a.partial[" + id + "])[((k * static_cast<index>(a.splits) + " + split +
-         ") << a.partial_bits) + lane]";
+  return "static_cast<fw::Slot<Sums" + id + ">*>(a.partial[" + id + "])[((k * static_cast<index>(a.splits) + " + split +
+         ") << a.partial_bits) + lane].sums";
 }
 
 void CudaEmitter::write_merge_loop(int p, const std::string& sums, const std::string& count) {

@@ -114,7 +114,7 @@ void CudaEmitter::describe() {
 // Of a pointwise kernel and of columns the rule takes the first, of rows the last but one where that can hold them.
 std::vector<int> CudaEmitter::items() const {
   // The taps of a window are many loads already, and its lines are short.
-  if (!has_rows()) return {nest().has_window ? 1 : 4};
+  if (!has_rows()) return {nest().has_window ? 1 : 2};
   if (is_column()) return held_bytes() > 4 ? std::vector<int>{4, 8} : std::vector<int>{8, 4};
   return held_bytes() > 16 ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2, 4, 8};
 }
@@ -343,7 +343,7 @@ void CudaEmitter::write_sums(int p) {
     }
   };
   std::string name = "Sums" + to_string(p);
-  open("struct alignas(16) ", name);
+  open("struct ", name);
   for (int s : reduces_in(p))
     if (!nest().moments_of(s)) line(accumulator_type(s), " a", to_string(s), lanes, ";");
   for (int m : moments_in(p)) line("fw::Moments<", accumulator_type(m), "> m", to_string(m), ";");
@@ -377,7 +377,7 @@ void CudaEmitter::write_side_state() {
   close();
   close();
   close(";");
-  open("struct alignas(16) Total");
+  open("struct Total");
   for (int s : sides(false)) line(reg(s), " s", to_string(s), ";");
   open("FW_FN void clear()");
   for (int s : sides(false)) line("s", to_string(s), " = ", literal(0, dtype(s)), ";");

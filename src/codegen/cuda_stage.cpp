@@ -33,35 +33,36 @@ void CudaEmitter::write_values() {
 
 // The operands of a row on their way through shared memory: every thread asks for its own vectors, and takes them from
 // there when the row's turn has come. What is the same for all rows of a team stays there, and is taken by every pass
-// that needs it. `slot` is the item's place, of AHEAD_BYTES or FIXED_BYTES for each thread of the block.
+// that needs it. `slot` is the item's place in what the thread has there: FW_AHEAD or FW_FIXED bytes.
 void CudaEmitter::write_ahead() {
+  // The widest first: each is aligned to its own width.
+  auto by_width = [&](bool fixed) {
+    std::vector<int> result;
+    for (int s = 0; s < count(); ++s)
+      if (is_element_load(s) && is_fixed(s) == fixed) result.push_back(s);
+    std::stable_sort(result.begin(), result.end(), [&](int a, int b) { return size_of(dtype(a)) > size_of(dtype(b)); });
+    return result;
+  };
   auto write = [&](bool fixed, const std::string& name, const std::vector<int>* needed) {
     std::string to = needed ? (fixed ? "f.in" : "x.in") : "";
     std::string parameter = needed ? (fixed ? ", Fixed& f" : ", Values& x") : "";
     open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at, char* slot", parameter, ")");
     line("(void)a, (void)row, (void)at, (void)slot", needed ? (fixed ? ", (void)f;" : ", (void)x;") : ";");
-    line("[[maybe_unused]] fw::u32 before = 0;");
-    for (int s = 0; s < count(); ++s) {
-      if (!is_element_load(s) || is_fixed(s) != fixed) continue;
+    std::string before;
+    for (int s : by_width(fixed)) {
       int operand = operand_of_[static_cast<size_t>(s)].load;
       std::string from = pointer(operand) + " + " + element_offset(operand), in = to + to_string(s);
       const bool wanted = !needed || std::find(needed->begin(), needed->end(), s) != needed->end();
       if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ");");
       if (!inner_varying(s)) continue;
       if (wanted)
-        line("fw::", needed ? "take_line" : "ask_line", "(slot, before, ", from, needed ? ", " + in : "", ");");
-      line("before += fw::ahead_bytes<", storage_type(dtype(s)), ">();");
+        line("fw::", needed ? "take_line" : "ask_line", "(slot", before, ", ", from, needed ? ", " + in : "", ");");
+      before += " + fw::ahead_bytes<" + std::string(storage_type(dtype(s))) + ">()";
     }
+    line("static_assert(0", before, " <= ", fixed ? "FW_FIXED" : "FW_AHEAD", ", \"the launcher counts otherwise\");");
     close();
   };
-  for (bool fixed : {false, true}) {
-    line("constexpr fw::u32 ", fixed ? "FIXED_BYTES" : "AHEAD_BYTES", " = 0");
-    for (int s = 0; s < count(); ++s)
-      if (fixed ? is_fixed(s) && inner_varying(s) : is_ahead(s))
-        line("    + fw::ahead_bytes<", storage_type(dtype(s)), ">()");
-    line("    ;");
-    write(fixed, fixed ? "ask_fixed" : "ask", nullptr);
-  }
+  for (bool fixed : {false, true}) write(fixed, fixed ? "ask_fixed" : "ask", nullptr);
   std::vector<int> all;
   for (int s = 0; s < count(); ++s) all.push_back(s);
   write(false, "take", &all);

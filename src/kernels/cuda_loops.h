@@ -2,7 +2,10 @@
 // threads that reduce together. Included after cuda_device.h.
 //
 // A source fixes its variant in front of everything: FW_VECTOR elements that a thread reads at once, FW_ITEMS such
-// vectors that it holds in registers (0: it walks over them), FW_WIDE for offsets that need 64 bits.
+// vectors that it holds in registers (0: it walks over them), FW_WIDE for offsets that need 64 bits. Of rows in
+// registers also: FW_ROW vectors in each (0: as the launch says), FW_DEPTH rows that a thread asks for before it works
+// on the first, FW_THREADS in a block at most, and what a thread has in shared memory: FW_SLOT bytes, with FW_AHEAD and
+// FW_FIXED of them for each vector of a row on its way and of operands that all rows share.
 #ifndef FW_KERNELS_CUDA_LOOPS_H
 #define FW_KERNELS_CUDA_LOOPS_H
 
@@ -11,7 +14,6 @@ namespace fw {
 constexpr int V = FW_VECTOR;
 constexpr int ITEMS = FW_ITEMS;
 constexpr int AHEAD = 4;  // vectors that a thread asks for before it works on the first, where it walks
-constexpr int DEPTH = ITEMS < 4 && ITEMS > 0 ? 4 / ITEMS : 1;  // rows that it asks for before it works on the first
 #if FW_WIDE
 using index = i64;
 #else
@@ -100,22 +102,16 @@ FW_FN constexpr u32 ahead_bytes() {
   constexpr u32 bytes = V * sizeof(T);
   return bytes == 4 || bytes == 8 || bytes == 16 ? bytes : 0;
 }
-FW_FN char* ahead_slot(u32 begin, int depth, int item, u32 bytes) {
-  return shared_memory() + begin + (static_cast<u32>(depth * ITEMS + item) * bytes) * block_threads();
-}
-// `before`: bytes of the operands before this one in the slot of a thread.
+// `to`: the vector's place in what the thread has in shared memory.
 template <class T>
-FW_FN void ask_line(char* slot, u32 before, const T* from FW_AND_CALLER) {
+FW_FN void ask_line(char* to, const T* from FW_AND_CALLER) {
   constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0)
-    copy_async<bytes>(slot + before * block_threads() + thread_index() * bytes, from, bytes FW_AND_LINE);
+  if constexpr (bytes > 0) copy_async<bytes>(to, from, bytes FW_AND_LINE);
 }
 template <class T>
-FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V] FW_AND_CALLER) {
-  constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0) {
-    const char* own = slot + before * block_threads() + thread_index() * bytes;
-    load_vector<V, Access::plain>(reinterpret_cast<const T*>(own), to FW_AND_LINE);
+FW_FN void take_line(const char* place, const T* from, T (&to)[V] FW_AND_CALLER) {
+  if constexpr (ahead_bytes<T>() > 0) {
+    load_vector<V, Access::plain>(reinterpret_cast<const T*>(place), to FW_AND_LINE);
   } else {
     load_vector<V>(from, to FW_AND_LINE);
   }
@@ -175,24 +171,44 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits) {
   return team;
 }
 
+#if FW_ITEMS > 0
+// Threads that a row of FW_ROW vectors needs; what is known here need not be computed for every vector.
+FW_FN constexpr u32 row_team_bits() {
+  u32 bits = 0;
+  while ((static_cast<i64>(ITEMS) << bits) < FW_ROW) ++bits;
+  return bits;
+}
+FW_FN u32 held_team_bits(u32 bits) { return FW_ROW > 0 ? row_team_bits() : bits; }
+FW_FN u32 held_lane_bits(u32 bits) { return FW_ROW > 0 ? 0 : bits; }
+FW_FN index held_elements(i64 elements) { return static_cast<index>(FW_ROW > 0 ? FW_ROW : elements); }
+// Whether vector e of a thread belongs to its row.
+FW_FN bool in_row(index e, index elements) {
+  return (FW_ROW > 0 && FW_ROW == static_cast<i64>(ITEMS) << row_team_bits()) || e < elements;
+}
+#endif
+
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
 // its block. S has merge(const S&) and exchanged(offset).
+template <class S>
+struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
+  S sums;
+};
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
   const u32 span = 1u << (team.bits + team.lane_bits);
   for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   if (span <= warp_size || team.bits == 0) return;
-  S* slots = reinterpret_cast<S*>(shared_memory());
+  Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
   const bool narrow = team.lanes() < warp_size;
   const u32 width = team.lanes();
   const u32 rows = narrow ? span / warp_size : team.threads();
   const u32 mine = narrow ? warp_index() : team.thread;
   barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) slots[mine * width + team.lane] = sums;
+  if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
   barrier();
-  sums = slots[team.lane];
-  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane]);
+  sums = slots[team.lane].sums;
+  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane].sums);
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one pass. A thread adds up distances from

@@ -1,5 +1,6 @@
 // What the backward reads is saved or recomputed: region inputs, results of contractions, reductions and pooling are
-// saved; every pointwise value is recomputed from them. Splits the joint graph into forward and backward.
+// saved; every pointwise value is recomputed from them, and so are reductions of a few elements each that the backward
+// reads anyway. Splits the joint graph into forward and backward.
 #include <algorithm>
 #include <map>
 
@@ -95,8 +96,50 @@ class Splitter {
       else
         todo.insert(todo.end(), joint_[v].operands.begin(), joint_[v].operands.end());
     }
+    std::sort(saved_.begin(), saved_.end());
+    recompute_short_rows(seen);
     bind_sizes(seen);
     std::sort(saved_.begin(), saved_.end());
+  }
+
+  // Statistics of rows as short as this take a good part of the memory that the rows themselves take.
+  static constexpr int64_t short_row = 16;
+
+  bool is_short_row(Value v) const {
+    const Node& node = joint_[v];
+    for (size_t i = 0; i < program_.user_outputs; ++i)
+      if (joint_.outputs[i].value == v) return false;  // kept in any case
+    if (node.kind() != Kind::reduce) return false;
+    const int64_t results = joint_.hint(product(node.type.shape));
+    return results > 0 && joint_.hint(product(joint_.shape(node.operands[0]))) / results <= short_row;
+  }
+
+  // Only where nothing else has to be kept for it.
+  void recompute_short_rows(std::vector<bool>& seen) {
+    for (size_t i = 0; i < saved_.size();) {
+      const Value v = saved_[i];
+      std::vector<bool> needed(seen.size());
+      std::vector<Value> todo{v};
+      bool at_hand = is_short_row(v);
+      while (at_hand && !todo.empty()) {
+        const Value next = todo.back();
+        todo.pop_back();
+        if (needed[static_cast<size_t>(next)]) continue;
+        needed[static_cast<size_t>(next)] = true;
+        if (next != v && std::binary_search(saved_.begin(), saved_.end(), next)) continue;
+        const std::vector<Value>& operands = joint_[next].operands;
+        at_hand = next == v || (!is_saved(next) || recomputed_.count(next) != 0);
+        todo.insert(todo.end(), operands.begin(), operands.end());
+      }
+      if (!at_hand) {
+        ++i;
+        continue;
+      }
+      for (size_t n = 0; n < seen.size(); ++n)
+        if (needed[n]) seen[n] = true;
+      recomputed_.insert(v);
+      saved_.erase(saved_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
   }
 
   // The backward reads its sizes off its inputs. One that none of them tells (the gradient of a sum knows nothing of
@@ -162,6 +205,7 @@ class Splitter {
   std::vector<bool> needs_gradient_, in_forward_;
   std::vector<Value> saved_;
   std::set<Value> sizes_only_;  // of saved_
+  std::set<Value> recomputed_;
   std::map<Value, Value> renamed_;
 };
 

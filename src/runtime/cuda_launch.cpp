@@ -24,7 +24,7 @@ constexpr int64_t narrow_limit = (int64_t{1} << 31) - (int64_t{1} << 24);  // wi
 
 constexpr size_t most_candidates = 8;
 // Part of what names a record on disk: count it up when a choice comes to mean something else.
-constexpr const char* choice_format = "launch choice 1";
+constexpr const char* choice_format = "launch choice 2";
 
 std::atomic<CandidateHook> candidate_hook = nullptr;
 
@@ -92,7 +92,31 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
     const bool by_rule = code.nest.kind != LoopNest::Kind::row || n == 0 || n >= items[items.size() - 3];
     if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
   }
+  expect_rows(graph);
   expect_tiles(graph, slots, orders);
+}
+
+// Rows of a length that the graph knows have a text for just that; those of a length that it expects have one beside
+// the text for all.
+void CudaLauncher::expect_rows(const Graph& graph) {
+  if (code_.nest.kind != LoopNest::Kind::row) return;
+  Size size = code_.axes[static_cast<size_t>(code_.nest.inner)].size;
+  for (int a : code_.nest.reduced) size = size * code_.axes[static_cast<size_t>(a)].size;
+  const bool known = size.constant().has_value();
+  const int64_t elements = graph.hint(size);
+  if (elements <= 0) return;
+  std::vector<Variant> rest;
+  for (const Variant& variant : variants_) {
+    if (variant.items == 0 || !known) rest.push_back(variant);
+    if (variant.items == 0 || elements % variant.vector != 0) continue;
+    Variant of_length = variant;
+    of_length.row = elements / variant.vector;
+    const int64_t team = power_of_two_from(ceil_div(of_length.row, variant.items));
+    // The rule takes one item where more would be empty for the most part.
+    const bool empty = variant.vector == widest_ && variant.items > 1 && of_length.row * 2 <= variant.items;
+    if (team <= held(of_length).most_threads && !empty) rest.push_back(of_length);
+  }
+  variants_ = std::move(rest);
 }
 
 // Where the graph itself says that operands lie differently, the tiled variant for its sizes is compiled with the rest.
@@ -118,12 +142,29 @@ void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, 
 }
 
 std::string CudaLauncher::source(const Variant& variant) const {
-  return "#define FW_VECTOR " + std::to_string(variant.vector) + "\n#define FW_ITEMS " + std::to_string(variant.items) +
-         "\n#define FW_WIDE " + (variant.wide ? "1" : "0") + "\n" +
-         (variant.tiling.operands != 0
-              ? "#define FW_TILED " + std::to_string(variant.tiling.operands) + "ull\n#define FW_ACROSS " +
-                    std::to_string(variant.tiling.across) + "\n" + cuda_tile_prelude() + code_.cuda.tiled_text
-              : cuda_prelude() + (variant.items == 0 ? code_.cuda.walking.text : code_.text));
+  std::string text;
+  auto define = [&](const char* name, auto value) {
+    text += "#define FW_" + std::string(name) + " " + std::to_string(value) + "\n";
+  };
+  define("VECTOR", variant.vector);
+  define("ITEMS", variant.items);
+  define("WIDE", variant.wide ? 1 : 0);
+  define("ROW", variant.row);
+  if (variant.tiling.operands != 0) {
+    define("TILED", variant.tiling.operands);
+    define("ACROSS", variant.tiling.across);
+    return text + cuda_tile_prelude() + code_.cuda.tiled_text;
+  }
+  if (variant.items == 0) return text + cuda_prelude() + code_.cuda.walking.text;
+  if (code_.nest.kind != LoopNest::Kind::pointwise) {
+    const Held h = held(variant);
+    define("DEPTH", h.depth);
+    define("AHEAD", h.ahead);
+    define("FIXED", h.fixed);
+    define("SLOT", h.slot);
+    define("THREADS", h.most_threads);
+  }
+  return text + cuda_prelude() + code_.text;
 }
 
 std::vector<std::string> CudaLauncher::sources() const {
@@ -249,12 +290,15 @@ LaunchChoice CudaLauncher::rule_rows(Call& c) const {
   LaunchChoice choice{.vector = c.variant.vector, .items = usual, .threads = 128};
   if (c.elements > usual * 256) choice.items = most;
   if (c.elements < usual && c.variant.vector == widest_) choice.items = 1;
+  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
+  // team more costs a buffer.
+  if (code_.cuda.position_side.empty()) choice.scale = 3;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = choice.split ? 2 : 0;  // several waves even out what the device does not do at one speed
+  choice.scale = choice.split ? 2 : 0;
   return choice;
 }
 
@@ -334,20 +378,29 @@ void CudaLauncher::plan_pointwise(Call& c, const LaunchChoice& choice) const {
   c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
 }
 
-// A thread's vectors in shared memory: fw::ahead_bytes of each of them, for every item, and every row asked for ahead.
-uint32_t CudaLauncher::ahead_bytes(const Call& c) const {
-  if (c.variant.items == 0) return 0;
+CudaLauncher::Held CudaLauncher::held(const Variant& variant) const {
+  Held h;
+  int64_t widest = 4;
   auto bytes = [&](const std::vector<int>& operands) {
     int64_t sum = 0;
     for (int operand : operands) {
-      const int64_t vector = c.variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
-      if (vector == 4 || vector == 8 || vector == 16) sum += vector;
+      const int64_t vector = variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
+      if (vector != 4 && vector != 8 && vector != 16) continue;  // no asynchronous copy can move it
+      sum += vector;
+      widest = std::max(widest, vector);
     }
     return sum;
   };
-  const int64_t rows = std::max(c.variant.items, 4);  // items * fw::DEPTH
-  return static_cast<uint32_t>((bytes(code_.cuda.ahead) * rows + bytes(code_.cuda.fixed) * c.variant.items) *
-                               c.threads);
+  h.ahead = bytes(code_.cuda.ahead);
+  h.fixed = bytes(code_.cuda.fixed);
+  h.ahead = ceil_div(h.ahead, widest) * widest;
+  h.fixed = ceil_div(h.fixed, widest) * widest;
+  h.depth = variant.items < 4 ? 4 / variant.items : 1;
+  h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
+  if (h.slot > 0 && h.slot / widest % 2 == 0) h.slot += widest;  // threads side by side use different banks
+  const bool row = code_.nest.kind == LoopNest::Kind::row;
+  h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
+  return h;
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
@@ -364,7 +417,7 @@ uint32_t CudaLauncher::slot_bytes(const Call& c) const {
 
 uint32_t CudaLauncher::shared_bytes(const Call& c) const {
   if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
-  return slot_bytes(c) + ahead_bytes(c);
+  return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
 // The rows of each anchor, shared out to as many teams as can work at a time.
@@ -399,6 +452,8 @@ void CudaLauncher::plan_rows(Call& c, const LaunchChoice& choice) const {
     return;
   }
   c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
+  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
+    c.variant.row = c.elements;
   if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
   if (!possible(c)) return;
   // With sums on the side every team more costs a buffer, so that it should have some rows to add up there.
@@ -425,13 +480,11 @@ void CudaLauncher::plan_columns(Call& c, const LaunchChoice& choice) const {
 
 // What the kernels' texts take for granted: all refusals of a choice stand here.
 bool CudaLauncher::possible(const Call& c) const {
-  const bool pointwise = code_.nest.kind == LoopNest::Kind::pointwise, row = code_.nest.kind == LoopNest::Kind::row;
+  const bool pointwise = code_.nest.kind == LoopNest::Kind::pointwise;
   const int64_t span = c.team * c.lanes;
-  const Variant narrow{c.variant.vector, c.variant.items, false, {}};
-  if (std::find(variants_.begin(), variants_.end(), narrow) == variants_.end()) return false;
+  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
   // __launch_bounds__ of the entries
-  const int64_t most =
-      pointwise || c.split || (row && c.variant.items != 0 && c.variant.items != code_.cuda.items.back()) ? 256 : 512;
+  const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
   if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
@@ -466,7 +519,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     case LoopNest::Kind::row:
       for (int items : code_.cuda.items)
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
-      for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale += scale; });
+      for (int scale : {-1, first.scale > 2 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)
         add({.vector = first.vector, .threads = 512});

@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -55,6 +56,7 @@ class CudaLauncher {
     int vector, items;
     bool wide;
     Tiling tiling = {};
+    int64_t row = 0;  // vectors in a row that the text is for; 0: any
     auto operator<=>(const Variant&) const = default;
   };
   struct Shape;
@@ -67,6 +69,10 @@ class CudaLauncher {
   bool needs_wide(const Geometry& g) const;
   void merge_loops(Geometry& g) const;
   Variant tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
+  bool has(const Variant& variant) const {
+    return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
+  }
+  void expect_rows(const Graph& graph);
   void expect_tiles(const Graph& graph, const std::map<std::string, int>& slots, const std::vector<Order>& orders);
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands, void* stream) const;
   Call bind(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
@@ -91,7 +97,11 @@ class CudaLauncher {
   LaunchChoice tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
                     const std::vector<double>& numbers, TuningProgress& progress) const;
   uint32_t slot_bytes(const Call& call) const;
-  uint32_t ahead_bytes(const Call& call) const;
+  // Of a variant with rows in registers: see kernels/cuda_loops.h.
+  struct Held {
+    int64_t depth, ahead, fixed, slot, most_threads;
+  };
+  Held held(const Variant& variant) const;
   uint32_t shared_bytes(const Call& call) const;
   int resident_blocks(const Call& call, const char* entry) const;
   void add_memory(Host& host, Call& call, std::vector<void*>& pointers) const;
