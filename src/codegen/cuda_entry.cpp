@@ -90,8 +90,9 @@ void CudaEmitter::write_held_entry() {
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
   line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));");
   line("const index elements = fw::held_elements(a.elements);");
-  line("char* const own = fw::shared_memory() + a.ahead + fw::thread_index() * FW_SLOT;");
-  line("char* const fixed = own + FW_DEPTH * ITEMS * FW_AHEAD;");
+  line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
+  line("char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);");
+  line("char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;");
   line("(void)fixed;");
   write_team_part();
   auto over_items = [&](const std::string& what) {
@@ -104,11 +105,11 @@ void CudaEmitter::write_held_entry() {
   auto ask = [&](const std::string& row, const std::string& turn, const std::string& depth) {
     write_place(row, turn);
     over_items("if (" + row + ".live && fw::in_row(e, elements)) ask(a, " + row + ", place(a, e), own + (" + depth +
-               " * ITEMS + item) * FW_AHEAD);");
+               " * ITEMS + item) * AHEAD);");
     line("fw::copy_async_commit();");
   };
   write_place("row", "0");
-  over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FW_FIXED);");
+  over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);");
   out_ += "#pragma unroll\n";
   open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
   ask("first", "depth", "depth");
@@ -128,7 +129,7 @@ void CudaEmitter::write_held_entry() {
   line("fw::copy_async_wait<FW_DEPTH - 1>();");
   line("Values x[ITEMS];");
   over_items(
-      "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * FW_AHEAD, "
+      "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, "
       "x[item]);");
   ask("later", "turn + FW_DEPTH", "depth");
   line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
@@ -144,7 +145,7 @@ void CudaEmitter::write_held_entry() {
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
     line("const bool inside = row.live && fw::in_row(e, elements);");
     line("Fixed f;");
-    line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FW_FIXED, f);");
+    line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);");
     line("stage_", id, "(a, row, place(a, e), x[item], f, kept[item], inside, sums", id, side, ");");
     close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");

@@ -33,7 +33,7 @@ void CudaEmitter::write_values() {
 
 // The operands of a row on their way through shared memory: every thread asks for its own vectors, and takes them from
 // there when the row's turn has come. What is the same for all rows of a team stays there, and is taken by every pass
-// that needs it. `slot` is the item's place in what the thread has there: FW_AHEAD or FW_FIXED bytes.
+// that needs it. `slot` is the item's place in what the warp has there: FW_AHEAD or FW_FIXED bytes for each lane.
 void CudaEmitter::write_ahead() {
   // The widest first: each is aligned to its own width.
   auto by_width = [&](bool fixed) {
@@ -56,7 +56,7 @@ void CudaEmitter::write_ahead() {
       if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ");");
       if (!inner_varying(s)) continue;
       if (wanted)
-        line("fw::", needed ? "take_line" : "ask_line", "(slot", before, ", ", from, needed ? ", " + in : "", ");");
+        line("fw::", needed ? "take_line" : "ask_line", "(slot, 0", before, ", ", from, needed ? ", " + in : "", ");");
       before += " + fw::ahead_bytes<" + std::string(storage_type(dtype(s))) + ">()";
     }
     line("static_assert(0", before, " <= ", fixed ? "FW_FIXED" : "FW_AHEAD", ", \"the launcher counts otherwise\");");

@@ -102,16 +102,21 @@ FW_FN constexpr u32 ahead_bytes() {
   constexpr u32 bytes = V * sizeof(T);
   return bytes == 4 || bytes == 8 || bytes == 16 ? bytes : 0;
 }
-// `to`: the vector's place in what the thread has in shared memory.
+// The lanes of a warp have theirs side by side: whole lines of memory arrive as they are, which is what the copies are
+// fast at (with a stretch of its own for each thread, kernels took half as long again), and all offsets but the warp's
+// and the lane's are constants. `slot`: where the warp's begin; `before`: bytes of a thread in front of this operand's.
 template <class T>
-FW_FN void ask_line(char* to, const T* from FW_AND_CALLER) {
+FW_FN void ask_line(char* slot, u32 before, const T* from FW_AND_CALLER) {
   constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0) copy_async<bytes>(to, from, bytes FW_AND_LINE);
+  if constexpr (bytes > 0)
+    copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes FW_AND_LINE);
 }
 template <class T>
-FW_FN void take_line(const char* place, const T* from, T (&to)[V] FW_AND_CALLER) {
-  if constexpr (ahead_bytes<T>() > 0) {
-    load_vector<V, Access::plain>(reinterpret_cast<const T*>(place), to FW_AND_LINE);
+FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V] FW_AND_CALLER) {
+  constexpr u32 bytes = ahead_bytes<T>();
+  if constexpr (bytes > 0) {
+    const char* own = slot + before * warp_size + lane_index() * bytes;
+    load_vector<V, Access::plain>(reinterpret_cast<const T*>(own), to FW_AND_LINE);
   } else {
     load_vector<V>(from, to FW_AND_LINE);
   }

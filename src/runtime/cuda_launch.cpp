@@ -397,7 +397,6 @@ CudaLauncher::Held CudaLauncher::held(const Variant& variant) const {
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  if (h.slot > 0 && h.slot / widest % 2 == 0) h.slot += widest;  // threads side by side use different banks
   const bool row = code_.nest.kind == LoopNest::Kind::row;
   h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
   return h;
