@@ -34,15 +34,16 @@ void CudaEmitter::write_pointwise_entry() {
 }
 
 // The rows of a team: its anchor, and every `parts`-th of the rows that are walked over there, or of the blocks of
-// columns. Teams side by side work on neighbours.
+// columns. Teams of a warp work on neighbours, as far as they stay at anchors; those of a block at the same anchor can
+// add up their sums on the side.
 void CudaEmitter::write_team_part() {
-  line("const index k = static_cast<index>(fw::block_index() * team.rows() + team.row);");
   if (is_column()) {
-    line("const index part = k;");
-  } else {
-    line("const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);");
-    line("const index anchor = slot.remainder, part = slot.quotient;");
+    line("const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);");
+    return;
   }
+  line("const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);");
+  line("const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));");
+  line("const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);");
 }
 
 void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
@@ -62,20 +63,29 @@ void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
   }
 }
 
-// Sums on the side go to the team's own place in the buffers.
+// Sums on the side go to the team's own place in the buffers, or to that of all teams of the block at its anchor.
 void CudaEmitter::write_team_end(bool held) {
   if (!has_sides()) return;
-  line("const bool there = part < a.parts;");
-  if (held) {
+  if (held && !sides(true).empty()) {
+    line("const fw::u32 stretch = 1u << (team.bits + a.anchor_bits);");
+    open("if (stretch < fw::block_threads())");
+    line("fw::copy_async_wait<0>();");
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    for (int s : sides(true))
+      line("fw::add_stretches(side[item].s", to_string(s), ", stretch, fw::shared_memory() + a.ahead);");
+    close();
+    close();
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line("if (there && fw::in_row(e, elements)) put_side(a, side[item], k, e, false, -1);");
+    line("if (fw::thread_index() < stretch && fw::in_row(e, elements))");
+    line("  put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1);");
     close();
   }
   if (sides(false).empty()) return;
   line("fw::reduce(team, total);");
-  line("if (there && team.thread == 0) put_total(a, total, k);");
+  line("if (part < a.parts && team.thread == 0) put_total(a, total, part * static_cast<index>(a.anchors) + anchor);");
 }
 
 // Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
@@ -88,6 +98,7 @@ void CudaEmitter::write_held_entry() {
   line("constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);");
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
+  if (has_sides()) line("fw::let_next_launch_begin();");
   line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));");
   line("const index elements = fw::held_elements(a.elements);");
   line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
@@ -161,6 +172,7 @@ void CudaEmitter::write_held_entry() {
 void CudaEmitter::write_walking_entry() {
   std::string side = has_sides() ? ", once, total" : "";
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
+  if (has_sides()) line("fw::let_next_launch_begin();");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   write_team_part();
   if (has_sides()) {
@@ -187,7 +199,8 @@ void CudaEmitter::write_walking_entry() {
       line("once.clear();");
     }
     line("stage_", id, "(a, row, place(a, e), x, f, kept, true, sums", id, side, ");");
-    if (!sides_in(p).empty()) line("put_side(a, once, k, e, turn > 0, ", id, ");");
+    if (!sides_in(p).empty())
+      line("put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, ", id, ");");
     close();
     for (int m : moments_in(p)) line("sums", id, ".m", to_string(m), ".finish();");
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
@@ -217,6 +230,8 @@ void CudaEmitter::write_merge_entry(int p) {
   if (reduces_in(p).empty()) return;
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_merge", id, "(const Args a)");
+  line("fw::let_next_launch_begin();");
+  line("fw::wait_for_last_launch();");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   line("const index first = static_cast<index>(fw::block_index() << a.lane_bits);");
   line(
@@ -268,12 +283,39 @@ void CudaEmitter::write_phase_entry(int p) {
     line("place_row(a, slot.remainder, slot.quotient, row);");
   }
   line("const bool first = row.live && team.thread == 0 && split == 0;");
-  line("load_row(a, row);");
-  write_row_values_until(p);
   if (last) {
+    line("fw::wait_for_last_launch();");
+    line("load_row(a, row);");
+    write_row_values_until(p);
     close();
     return;
   }
+  line("const index begin = split * static_cast<index>(a.piece);");
+  line("const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;");
+  line("const index step = static_cast<index>(team.threads());");
+  // Several vectors are on their way while others are worked on, the first of them while the values of the row are
+  // worked out.
+  int loads = 0;
+  for (int s : needed_in(p)) loads += is_element_load(s) && !is_fixed(s);
+  line("constexpr int AHEAD = ", loads > 1 ? "2;" : "4;");
+  auto over_ahead = [&](const char* from, const std::vector<std::string>& what) {
+    out_ += "#pragma unroll\n";
+    open("for (int n = 0; n < AHEAD; ++n)");
+    line("const index e = ", from, " + n * step;");
+    open("if (e < end)");
+    for (const std::string& text : what) line(text);
+    close();
+    close();
+  };
+  line("index e0 = begin + static_cast<index>(team.thread);");
+  line("Values next[AHEAD];");
+  line("Fixed next_fixed[AHEAD];");
+  const std::string load = "load_" + id + "(a, row, place(a, e), next[n], next_fixed[n]);";
+  over_ahead("e0", {load});
+  line("fw::let_next_launch_begin();");
+  if (p > 0) line("fw::wait_for_last_launch();");
+  line("load_row(a, row);");
+  write_row_values_until(p);
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -281,29 +323,18 @@ void CudaEmitter::write_phase_entry(int p) {
   line("Sums", id, " sums;");
   line("sums.clear();");
   line("Kept kept;");
-  line("const index begin = split * static_cast<index>(a.piece);");
-  line("const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;");
-  // Several vectors are asked for before the first is worked on.
-  line("const index step = static_cast<index>(team.threads());");
-  open("for (index e0 = begin + static_cast<index>(team.thread); e0 < end; e0 += fw::AHEAD * step)");
-  line("Values x[fw::AHEAD];");
-  line("Fixed f[fw::AHEAD];");
-  auto over_ahead = [&](const std::vector<std::string>& what) {
-    out_ += "#pragma unroll\n";
-    open("for (int n = 0; n < fw::AHEAD; ++n)");
-    line("const index e = e0 + n * step;");
-    open("if (e < end)");
-    for (const std::string& text : what) line(text);
-    close();
-    close();
-  };
-  over_ahead({"load_" + id + "(a, row, place(a, e), x[n], f[n]);"});
+  open("for (; e0 < end; e0 += AHEAD * step)");
+  line("Values x[AHEAD];");
+  line("Fixed f[AHEAD];");
+  out_ += "#pragma unroll\n";
+  line("for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];");
+  over_ahead("e0 + AHEAD * step", {load});
   if (has_sides())
-    over_ahead({"Side side;", "side.clear();",
-                "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
-                sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ");"});
+    over_ahead("e0", {"Side side;", "side.clear();",
+                      "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
+                      sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ");"});
   else
-    over_ahead({"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
+    over_ahead("e0", {"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
   close();
   for (int m : moments_in(p)) line("sums.m", to_string(m), ".finish();");
   if (!reduces_in(p).empty()) {
@@ -356,7 +387,7 @@ void CudaEmitter::write_sides_entry() {
       close();
     }
     line("const bool there = left == 0 && outputs > 0;");
-    line("index terms = static_cast<index>(", position ? "a.parts" : "a.total_parts", ");");
+    line("index terms = static_cast<index>(", position ? "a.side_parts" : "a.total_parts", ");");
     line("const index part = static_cast<index>(", position ? "a.anchors * a.elements * V" : "a.anchors", ");");
     for (int a : rest) line("terms *= static_cast<index>(a.sizes[", to_string(a), "]);");
     line("SideSum<", reg(s), "> sum = {", literal(0, dtype(s)), "};");
@@ -384,6 +415,7 @@ void CudaEmitter::write_sides_entry() {
   }
   line("}  // namespace");
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "_sides(const Args a)");
+  line("fw::wait_for_last_launch();");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results");
   line("const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());");
   line("const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);");

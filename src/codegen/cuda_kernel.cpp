@@ -115,7 +115,7 @@ void CudaEmitter::describe() {
 std::vector<int> CudaEmitter::items() const {
   // The taps of a window are many loads already, and its lines are short.
   if (!has_rows()) return {nest().has_window ? 1 : 2};
-  if (is_column()) return held_bytes() > 4 ? std::vector<int>{4, 8} : std::vector<int>{8, 4};
+  if (is_column()) return held_bytes() > 4 ? std::vector<int>{4, 8} : std::vector<int>{8, 16, 4};
   return held_bytes() > 16 ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2, 4, 8};
 }
 
@@ -241,9 +241,7 @@ std::string CudaEmitter::accumulator_type(int s) const { return register_type(dt
 std::string CudaEmitter::combine(int s, const std::string& total, const std::string& value) const {
   if (node(s).op == Op::sum) return total + " += " + value + ";";
   if (node(s).op == Op::prod) return total + " *= " + value + ";";
-  const char* better = node(s).op == Op::amax ? " > " : " < ";
-  std::string nan = is_float(dtype(s)) ? " || " + value + " != " + value : "";
-  return total + " = " + value + better + total + nan + " ? " + value + " : " + total + ";";
+  return total + " = fw::" + (node(s).op == Op::amax ? "maximum(" : "minimum(") + total + ", " + value + ");";
 }
 
 bool CudaEmitter::is_position_side(int s) const {

@@ -8,6 +8,10 @@ namespace fusewright {
 
 using std::to_string;
 
+namespace {
+constexpr const char* streaming = "<fw::Access::streaming>";
+}  // namespace
+
 bool CudaEmitter::is_element_load(int s) const { return step(s).role == Role::load && !row_level(s) && !in_window(s); }
 
 bool CudaEmitter::is_fixed(int s) const {
@@ -121,13 +125,16 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
   if (fixed) parameters += ", [[maybe_unused]] Fixed& f";
   open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at", parameters, ")");
   line("(void)a, (void)row, (void)at;");
+  // The last pass needs nothing that it reads or writes again: what earlier passes left in the cache stays there for it.
+  const std::string last_load = nest().stages > 1 ? "load_" + to_string(nest().stages - 1) : "";
   for (int s : steps) {
     if (!is_element_load(s) || !(is_fixed(s) ? fixed : moving)) continue;
     int operand = operand_of_[static_cast<size_t>(s)].load;
     std::string from = pointer(operand) + " + " + element_offset(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
     if (inner_varying(s))
-      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line", name == last_load ? streaming : "", "(",
+           from, ", ", to, ");");
     else
       line(to, " = fw::load(", from, ");");
   }
@@ -223,7 +230,7 @@ void CudaEmitter::write_stage(int p) {
     std::string to = pointer(operand) + " + " + element_offset(operand);
     if (kind_ == Text::tiled)
       to = "fw::tiled<" + to_string(operand) + "> ? " + tile_of(operand) + " + row.tile : " + to;
-    line("if (inside) fw::store_line(", to, ", out", to_string(s), ");");
+    line("if (inside) fw::store_line", walking() && p > 0 ? streaming : "", "(", to, ", out", to_string(s), ");");
   }
   close();
   line();

@@ -51,6 +51,24 @@ FW_FN void barrier() { __syncthreads(); }
 FW_FN void warp_barrier() { __syncwarp(all_lanes); }
 #endif
 
+// ---------------------------------------------------------------- launches that overlap (sm_90)
+
+// The next launch on the stream may begin, as far as it does not depend on this one, once all blocks have come here.
+// Where nothing follows that was launched for it, and on older devices, nothing happens.
+FW_FN void let_next_launch_begin() {
+#if FW_SM90 && !defined(FW_EMULATOR)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Until the launch before this one has ended and all that it wrote can be read. First in every kernel that may be
+// launched to overlap, before it reads what that one writes, and before it writes anything.
+FW_FN void wait_for_last_launch() {
+#if FW_SM90 && !defined(FW_EMULATOR)
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // ---------------------------------------------------------------- exchange within a warp
 
 // T: float, double, int, u32, i64, u64, bool

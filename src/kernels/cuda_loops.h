@@ -13,7 +13,6 @@ namespace fw {
 
 constexpr int V = FW_VECTOR;
 constexpr int ITEMS = FW_ITEMS;
-constexpr int AHEAD = 4;  // vectors that a thread asks for before it works on the first, where it walks
 #if FW_WIDE
 using index = i64;
 #else
@@ -61,10 +60,11 @@ struct KernelArgs {
   i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
   i64 line;                 // vectors along the innermost loop
   i64 tiles;                // column: blocks of columns; pointwise: blocks along a line
-  i64 total_parts, side_blocks;
+  i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
+  u32 anchor_bits;           // teams of a warp at neighbouring anchors; the others of its block are at other parts
   u32 partial_bits;          // the lanes of those that left partial sums
   u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
 };
@@ -86,13 +86,13 @@ FW_FN Quotient divided(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <class T>
+template <Access access = Access::read_only, class T>
 FW_FN void load_line(const T* from, T (&to)[V] FW_AND_CALLER) {
-  load_vector<V>(from, to FW_AND_LINE);
+  load_vector<V, access>(from, to FW_AND_LINE);
 }
-template <class T>
+template <Access access = Access::plain, class T>
 FW_FN void store_line(T* to, const T (&from)[V] FW_AND_CALLER) {
-  store_vector<V>(to, from FW_AND_LINE);
+  store_vector<V, access>(to, from FW_AND_LINE);
 }
 
 // Vectors that are asked for ahead arrive in shared memory, where the thread that asked takes them. One that no
@@ -214,6 +214,23 @@ FW_FN void reduce(const Team& team, S& sums) {
   barrier();
   sums = slots[team.lane].sums;
   for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane].sums);
+}
+
+// Adds up what the threads of a block hold that stand at the same place in stretches of `stride` threads; those of the
+// first stretch get the sums. Through shared memory that nothing else uses any more.
+template <class T>
+FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory) {
+  T* slots = reinterpret_cast<T*>(memory);
+  barrier();  // whoever still reads the last ones
+  store_vector<V>(slots + thread_index() * V, values);
+  barrier();
+  if (thread_index() >= stride) return;
+  for (u32 t = thread_index() + stride; t < block_threads(); t += stride) {
+    T other[V];
+    load_vector<V, Access::plain>(slots + t * V, other);
+#pragma unroll
+    for (int i = 0; i < V; ++i) values[i] += other[i];
+  }
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one pass. A thread adds up distances from

@@ -59,6 +59,9 @@ struct LaunchShape {
   uint32_t blocks = 1;   // along x
   uint32_t threads = 1;  // per block
   uint32_t shared_bytes = 0;
+  // May begin while the launch before it on the stream ends: its text waits before it depends on that
+  // (fw::wait_for_last_launch). Where driver or device cannot, it begins afterwards.
+  bool overlaps = false;
 };
 
 // Every kernel of ours takes one parameter, a struct by value, whose bytes are `arguments`. Throws Error that names the

@@ -20,6 +20,21 @@ using CUfunction = struct CUfunc_st*;
 using CUstream = struct CUstream_st*;
 using CUevent = struct CUevent_st*;
 
+struct CUlaunchAttribute {
+  int id;
+  int pad;
+  union {
+    int whole;
+    char bytes[64];
+  } value;
+};
+struct CUlaunchConfig {
+  unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+  CUstream stream;
+  CUlaunchAttribute* attributes;
+  unsigned attribute_count;
+};
+
 // Every function of the driver that we call: symbol and parameters; all return CUresult. Each of them must exist in
 // tests/emulator and in tests/runtime/fakes/cuda.cpp too, so the list stays short.
 //
@@ -51,6 +66,8 @@ using CUevent = struct CUevent_st*;
   X(cuLaunchKernel,                                                                                                    \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,       \
      unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                       \
+  X(cuLaunchKernelEx,                                                                                                  \
+    (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra))                              \
   X(cuStreamIsCapturing, (CUstream stream, int* status))                                                               \
   X(cuEventCreate, (CUevent * event, unsigned flags))                                                                  \
   X(cuEventRecord, (CUevent event, CUstream stream))                                                                   \
@@ -76,6 +93,7 @@ enum FunctionAttribute : int {
   CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
 };
+enum LaunchAttribute : int { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 enum CaptureMode : int { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum CaptureStatus : int { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 

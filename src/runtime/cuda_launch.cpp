@@ -50,7 +50,8 @@ struct CudaLauncher::Shape {
   bool split = false;
   int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
   int64_t line = 1, tiles = 1;
-  int64_t total_parts = 1, side_blocks = 1;
+  int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
+  int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
   bool operator==(const Shape&) const = default;
 };
 
@@ -88,8 +89,9 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   if (code.nest.kind != LoopNest::Kind::pointwise) items.push_back(0);
   for (int n : items) {
     variants_.push_back({widest_, n, false, {}});
-    // Single elements are the exception: of rows, the variants that the rule takes serve all sizes.
-    const bool by_rule = code.nest.kind != LoopNest::Kind::row || n == 0 || n >= items[items.size() - 3];
+    // Single elements are the exception: the variants that the rule takes serve all sizes.
+    bool by_rule = n == items[0] || n == 0;
+    if (code.nest.kind == LoopNest::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
     if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
   }
   expect_rows(graph);
@@ -289,10 +291,12 @@ LaunchChoice CudaLauncher::rule_rows(Call& c) const {
   const int usual = code_.cuda.items[code_.cuda.items.size() - 2], most = code_.cuda.items.back();
   LaunchChoice choice{.vector = c.variant.vector, .items = usual, .threads = 128};
   if (c.elements > usual * 256) choice.items = most;
-  if (c.elements < usual && c.variant.vector == widest_) choice.items = 1;
+  const bool sides = !code_.cuda.position_side.empty();
+  // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
+  if ((c.elements < usual || (c.elements <= 32 && !sides)) && c.variant.vector == widest_) choice.items = 1;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
-  if (code_.cuda.position_side.empty()) choice.scale = 3;
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
@@ -397,6 +401,7 @@ CudaLauncher::Held CudaLauncher::held(const Variant& variant) const {
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
+  if (!code_.cuda.position_side.empty()) h.slot = std::max<int64_t>(h.slot, variant.vector * 8);  // fw::add_stretches
   const bool row = code_.nest.kind == LoopNest::Kind::row;
   h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
   return h;
@@ -426,7 +431,8 @@ void CudaLauncher::share_rows(Call& c, int64_t anchors, int64_t most_parts, int 
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.blocks = ceil_div(anchors * c.parts, c.teams_in_block());
+  c.side_parts = ceil_div(c.parts, c.teams_in_block() / c.anchors_together);
+  c.blocks = anchors / c.anchors_together * c.side_parts;
 }
 
 // Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
@@ -446,7 +452,7 @@ void CudaLauncher::plan_rows(Call& c, const LaunchChoice& choice) const {
   if (c.split) {
     c.team = c.threads;
     split_elements(c, c.anchors * c.walked, choice.scale);
-    c.parts = c.walked;
+    c.parts = c.side_parts = c.walked;
     c.total_parts = c.walked * c.splits;
     return;
   }
@@ -455,8 +461,12 @@ void CudaLauncher::plan_rows(Call& c, const LaunchChoice& choice) const {
     c.variant.row = c.elements;
   if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
   if (!possible(c)) return;
-  // With sums on the side every team more costs a buffer, so that it should have some rows to add up there.
-  share_rows(c, c.anchors, code_.cuda.position_side.empty() ? c.walked : ceil_div(c.walked, 16), choice.scale);
+  if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
+  c.tiles = c.anchors / c.anchors_together;
+  // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
+  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const bool sides = !code_.cuda.position_side.empty();
+  share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
 
@@ -518,7 +528,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     case LoopNest::Kind::row:
       for (int items : code_.cuda.items)
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
-      for (int scale : {-1, first.scale > 2 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
+      for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)
         add({.vector = first.vector, .threads = 512});
@@ -649,7 +659,7 @@ void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers)
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
     const bool position = code_.cuda.position_side[side++];
-    const int64_t elements = position ? c.parts * c.elements * c.variant.vector : c.total_parts;
+    const int64_t elements = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
     pointers[o] = allocate(elements * c.anchors * size_of(code_.operands[o].dtype));
   }
 }
@@ -689,13 +699,14 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
   if (c.partial.empty()) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
-                        c.total_parts, c.side_blocks})
+                        c.side_parts, c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
   for (int64_t n : {c.line, c.tiles, c.anchors, c.rows}) divider(n);
   put(bits(c.team));
   put(bits(c.lanes));
+  put(bits(c.anchors_together));
   put(bits(c.partial_lanes));
   put(slot_bytes(c));
   while (bytes.size() % 8 != 0) bytes.push_back(0);
@@ -703,13 +714,14 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
 }
 
 void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, int64_t blocks,
-                          const std::vector<char>& args) const {
+                          const std::vector<char>& args, bool overlaps) const {
   if (blocks == 0) return;
   require(blocks < (int64_t{1} << 31), entry, ": ", blocks, " blocks are more than a launch can have");
   cuda::LaunchShape shape;
   shape.blocks = static_cast<uint32_t>(blocks);
   shape.threads = static_cast<uint32_t>(c.threads);
   shape.shared_bytes = shared_bytes(c);
+  shape.overlaps = overlaps;
   cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
 }
 
@@ -742,8 +754,11 @@ void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tenso
   std::vector<void*> pointers;
   for (const Tensor* operand : operands) pointers.push_back(operand->data);
   add_memory(host, c, pointers);
+  // Those behind the first wait in their own text for what they need of the one before.
+  bool overlaps = false;
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
-    launch(host, call, entry, blocks, pack(call, pointers, operands, numbers));
+    launch(host, call, entry, blocks, pack(call, pointers, operands, numbers), overlaps);
+    overlaps = true;
   };
   if (!c.split) {
     start(c, code_.name, c.blocks);
@@ -767,7 +782,7 @@ void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tenso
     if (!code_.operands[o].side) continue;
     const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
     const bool position = code_.cuda.position_side[side++];
-    const int64_t parts = position ? c.parts * c.elements * c.variant.vector : c.total_parts;
+    const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
     outputs = std::max(outputs, results);
     terms = std::max(terms, parts * c.anchors / results);
   }

@@ -108,7 +108,7 @@ class CudaLauncher {
   std::vector<char> pack(const Call& call, const std::vector<void*>& pointers,
                          const std::vector<const Tensor*>& operands, const std::vector<double>& numbers) const;
   void launch(Host& host, const Call& call, const std::string& entry, int64_t blocks,
-              const std::vector<char>& args) const;
+              const std::vector<char>& args, bool overlaps) const;
   void launch_all(Host& host, Call& call, const std::vector<const Tensor*>& operands,
                   const std::vector<double>& numbers) const;
 

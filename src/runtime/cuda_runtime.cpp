@@ -158,6 +158,16 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
   }
   void* parameters[] = {const_cast<void*>(arguments)};
   const ContextScope scope(driver, device);
+  // Graphs take launches that overlap since 12.3.
+  if (shape.overlaps && properties.architecture.major >= 9 && driver.version() >= 12030) {
+    CUlaunchAttribute overlap{CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
+    const CUlaunchConfig config{
+        shape.blocks, 1, 1, shape.threads, 1, 1, shape.shared_bytes, static_cast<CUstream>(stream), &overlap, 1};
+    const CUresult result =
+        driver.call().cuLaunchKernelEx(&config, static_cast<CUfunction>(kernel), parameters, nullptr);
+    if (result != CUDA_SUCCESS) fail_launch(name, device, shape, driver.describe("cuLaunchKernelEx", result));
+    return;
+  }
   const CUresult result =
       driver.call().cuLaunchKernel(static_cast<CUfunction>(kernel), shape.blocks, 1, 1, shape.threads, 1, 1,
                                    shape.shared_bytes, static_cast<CUstream>(stream), parameters, nullptr);

@@ -304,6 +304,17 @@ FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsig
   }
 }
 
+// Here every launch has ended before the next begins.
+FWEMU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
+                                       void** extra) {
+  if (config->attribute_count != 1 ||
+      config->attributes[0].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+    return explain(invalid_value, "kernel " + function->name + ": no such attribute");
+  }
+  return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y,
+                        config->block_z, config->shared_bytes, config->stream, parameters, extra);
+}
+
 // ---- beside the driver's: memory for tests, that ends at a page nobody may touch ----
 
 FWEMU_EXPORT void* emulator_allocate(size_t bytes) { return fwemu::allocate_device(bytes, 16); }

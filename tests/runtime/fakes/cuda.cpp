@@ -247,6 +247,17 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   return result;
 }
 
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
+  if (config->attribute_count != 1 ||
+      config->attributes[0].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
+      config->attributes[0].value.whole != 1)
+    return misuse(INVALID_VALUE);
+  const CUresult result = enter("cuLaunchKernelEx");
+  if (result != CUDA_SUCCESS) return result;
+  return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y,
+                        config->block_z, config->shared_bytes, config->stream, parameters, extra);
+}
+
 CUresult cuEventCreate(CUevent* event, unsigned flags) {
   const CUcontext context = current();
   if (context == nullptr || flags != 0) return misuse(INVALID_VALUE);
