@@ -94,22 +94,20 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
     if (code.nest.kind == LoopNest::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
     if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
   }
-  expect_rows(graph);
+  expect_rows();
   expect_tiles(graph, slots, orders);
 }
 
-// Rows of a length that the graph knows have a text for just that; those of a length that it expects have one beside
-// the text for all.
-void CudaLauncher::expect_rows(const Graph& graph) {
+// Rows of a length that the graph knows have texts for just that.
+void CudaLauncher::expect_rows() {
   if (code_.nest.kind != LoopNest::Kind::row) return;
   Size size = code_.axes[static_cast<size_t>(code_.nest.inner)].size;
   for (int a : code_.nest.reduced) size = size * code_.axes[static_cast<size_t>(a)].size;
-  const bool known = size.constant().has_value();
-  const int64_t elements = graph.hint(size);
+  const int64_t elements = size.constant().value_or(0);
   if (elements <= 0) return;
   std::vector<Variant> rest;
   for (const Variant& variant : variants_) {
-    if (variant.items == 0 || !known) rest.push_back(variant);
+    if (variant.items == 0) rest.push_back(variant);
     if (variant.items == 0 || elements % variant.vector != 0) continue;
     Variant of_length = variant;
     of_length.row = elements / variant.vector;
