@@ -34,6 +34,8 @@ std::string str(const LaunchChoice& c) {
          std::to_string(c.scale);
 }
 
+constexpr uintptr_t widest_vector = 16;  // bytes
+
 // Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
 constexpr int64_t worth_compiling = 1 << 16;
 
@@ -63,12 +65,11 @@ struct CudaLauncher::Call : Shape {
   int widest = 1;  // elements in the largest vector that these tensors allow
   bool wide = false;
   std::vector<int64_t> side_strides, total_strides;
-  std::vector<void*> partial;
-  std::vector<Tensor> memory;
-  int64_t tile_bytes = 0;  // of shared memory
+  std::vector<bool> partial;  // per pass: it leaves partial sums
+  int64_t tile_bytes = 0;     // of shared memory
 
   // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
-  bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p] != nullptr; }
+  bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
   int64_t teams_in_block() const { return threads / (team * lanes); }
   const std::vector<std::vector<int64_t>>& sums(const KernelCode& code) const {
@@ -76,9 +77,26 @@ struct CudaLauncher::Call : Shape {
   }
 };
 
+// The launches of a call. They serve every call with the same key: all but addresses and numbers is in the arguments.
+struct CudaLauncher::Prepared {
+  std::vector<int64_t> key;
+  struct Launch {
+    void* kernel;
+    std::string name;
+    cuda::LaunchShape shape;
+    std::vector<char> arguments;
+  };
+  std::vector<Launch> launches;
+  struct Buffer {  // memory for the time of the call
+    int64_t bytes;
+    size_t place;  // of its address in the arguments
+  };
+  std::vector<Buffer> buffers;
+};
+
 CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
                            const std::vector<Order>& orders)
-    : code_(code), geometry_(graph, code, slots) {
+    : code_(code), geometry_(graph, code, slots), symbols_(slots.size()) {
   for (Value v : code.numbers) number_types_.push_back(compute_type(graph.dtype(v)));
   // 16 bytes of the widest operand; no vectors at all where nothing lies along the line.
   int64_t bytes = 0;
@@ -225,7 +243,8 @@ bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor
   if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaCode::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes = static_cast<uintptr_t>(std::min<int64_t>(16, widest * size_of(code_.operands[operand].dtype)));
+    const auto bytes =
+        std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(widest * size_of(code_.operands[operand].dtype)));
     if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
     const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
     for (size_t a = 0; a < g.axes; ++a) {
@@ -561,13 +580,13 @@ uint64_t CudaLauncher::bucket(const Call& c, int device) const {
   return hash;
 }
 
-// What costs nothing to know, on every call.
-std::optional<LaunchChoice> CudaLauncher::known_choice(Host& host, Call& c, const TuningProgress* progress) const {
+// What is known without timing.
+std::optional<LaunchChoice> CudaLauncher::known_choice(Call& c, const TuningProgress* progress) const {
   if (CandidateHook hook = candidate_hook.load(std::memory_order_relaxed)) {
     const std::vector<LaunchChoice> all = candidates(c);
     return all.at(hook(code_.name, all.size()));
   }
-  if (progress == nullptr || host.deterministic()) return rule(c, c.widest);
+  if (progress == nullptr) return rule(c, c.widest);
   const uint64_t place = bucket(c, c.device);
   std::lock_guard<std::mutex> lock(loaded_->mutex);
   auto found = loaded_->choices.find(place);
@@ -581,7 +600,7 @@ LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<
   Tuner& tuner = Tuner::instance();
   const auto turn = tuner.turn();
   Call c = call;
-  if (auto known = known_choice(host, c, &progress)) return *known;  // another thread was first
+  if (auto known = known_choice(c, &progress)) return *known;  // another thread was first
   const cuda::Device& device = cuda::device(c.device);
   const std::string key =
       Sha256()
@@ -598,12 +617,12 @@ LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<
     choice = all[0];
     plan(c, *choice);
     if (all.size() > 1 && c.blocks > 0) {
-      auto launch = [&](size_t i) {
+      auto try_one = [&](size_t i) {
         Call candidate = call;
         plan(candidate, all[i]);
-        launch_all(host, candidate, operands, numbers);
+        launch(host, prepare(candidate, operands), operands, numbers);
       };
-      if (auto timing = tuner.time(host, code_.name, all.size(), launch, progress)) {
+      if (auto timing = tuner.time(host, code_.name, all.size(), try_one, progress)) {
         choice = all[timing->fastest];
         tuner.remember(key, *choice);
         std::string text = code_.name + ":";
@@ -619,24 +638,22 @@ LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<
   return loaded_->choices[place] = *choice;
 }
 
+// Of KernelArgs::partial among the words of the arguments.
+size_t CudaLauncher::first_partial(const Call& c) const {
+  return 2 * std::max<size_t>(c.g.operands, 1) + std::max<size_t>(number_types_.size(), 1) + c.g.strides.size() +
+         3 * c.g.axes;
+}
+
 // Buffers for partial sums and for sums on the side.
-void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers) const {
-  auto allocate = [&](int64_t bytes) {
-    Tensor t;
-    t.dtype = DType::u8;
-    t.rank = 1;
-    t.sizes[0] = std::max<int64_t>(bytes, 1);
-    t.strides[0] = 1;
-    host.allocate(t);
-    c.memory.push_back(t);
-    return t.data;
-  };
+void CudaLauncher::add_memory(Call& c, Prepared& prepared) const {
   const int64_t width = code_.nest.kind == LoopNest::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
     for (int64_t size : sums) bytes = ceil_div(bytes, size) * size + size * width;
     bytes = std::max<int64_t>(ceil_div(bytes, 16) * 16, 16);
-    c.partial.push_back(c.split && !sums.empty() ? allocate(c.rows * c.splits * c.lanes * bytes) : nullptr);
+    c.partial.push_back(c.split && !sums.empty());
+    if (c.partial.back())
+      prepared.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
   if (code_.cuda.position_side.empty()) return;
   c.side_strides.assign(c.g.axes, 0);
@@ -658,43 +675,37 @@ void CudaLauncher::add_memory(Host& host, Call& c, std::vector<void*>& pointers)
     if (!code_.operands[o].side) continue;
     const bool position = code_.cuda.position_side[side++];
     const int64_t elements = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    pointers[o] = allocate(elements * c.anchors * size_of(code_.operands[o].dtype));
+    prepared.buffers.push_back({elements * c.anchors * size_of(code_.operands[o].dtype), o});
   }
 }
 
-// The bytes of fw::KernelArgs (kernels/cuda_loops.h).
-std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& pointers,
-                                     const std::vector<const Tensor*>& operands,
-                                     const std::vector<double>& numbers) const {
+// A number as kernels read it.
+int64_t CudaLauncher::word_of(size_t n, double number) const {
+  int64_t word = 0;
+  const auto single = static_cast<float>(number);
+  if (number_types_[n] == DType::f32)
+    std::memcpy(&word, &single, sizeof single);
+  else if (number_types_[n] == DType::f64)
+    std::memcpy(&word, &number, sizeof number);
+  else
+    word = number_types_[n] == DType::b8 ? number != 0 : static_cast<int64_t>(number);
+  return word;
+}
+
+// The bytes of fw::KernelArgs (kernels/cuda_loops.h); addresses and numbers are 0.
+std::vector<char> CudaLauncher::pack(const Call& c) const {
   std::vector<char> bytes;
   bytes.reserve(1024);
   auto put = [&](const auto& value) {
     const char* from = reinterpret_cast<const char*>(&value);
     bytes.insert(bytes.end(), from, from + sizeof value);
   };
-  const size_t count = std::max<size_t>(pointers.size(), 1);
-  for (size_t o = 0; o < count; ++o) put(o < pointers.size() ? pointers[o] : nullptr);
-  for (size_t o = 0; o < count; ++o) put(o < pointers.size() ? operands[o]->data : nullptr);
-  for (size_t n = 0; n < std::max<size_t>(numbers.size(), 1); ++n) {
-    int64_t word = 0;
-    if (n < numbers.size()) {
-      const DType type = number_types_[n];
-      const auto single = static_cast<float>(numbers[n]);
-      if (type == DType::f32)
-        std::memcpy(&word, &single, sizeof single);
-      else if (type == DType::f64)
-        std::memcpy(&word, &numbers[n], sizeof numbers[n]);
-      else
-        word = type == DType::b8 ? numbers[n] != 0 : static_cast<int64_t>(numbers[n]);
-    }
-    put(word);
-  }
+  bytes.resize(8 * (first_partial(c) - c.g.strides.size() - 3 * c.g.axes));
   for (int64_t stride : c.g.strides) put(stride);
   for (const auto* strides : {&c.side_strides, &c.total_strides})
     for (size_t a = 0; a < c.g.axes; ++a) put(strides->empty() ? int64_t{0} : (*strides)[a]);
   for (int64_t size : c.g.sizes) put(size);
-  for (void* partial : c.partial) put(partial);
-  if (c.partial.empty()) put(static_cast<void*>(nullptr));
+  for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks})
@@ -711,18 +722,6 @@ std::vector<char> CudaLauncher::pack(const Call& c, const std::vector<void*>& po
   return bytes;
 }
 
-void CudaLauncher::launch(Host& host, const Call& c, const std::string& entry, int64_t blocks,
-                          const std::vector<char>& args, bool overlaps) const {
-  if (blocks == 0) return;
-  require(blocks < (int64_t{1} << 31), entry, ": ", blocks, " blocks are more than a launch can have");
-  cuda::LaunchShape shape;
-  shape.blocks = static_cast<uint32_t>(blocks);
-  shape.threads = static_cast<uint32_t>(c.threads);
-  shape.shared_bytes = shared_bytes(c);
-  shape.overlaps = overlaps;
-  cuda::launch(module(c.variant)->kernel(entry, c.device), entry, c.device, shape, args.data(), host.stream());
-}
-
 void CudaLauncher::merge_loops(Geometry& g) const {
   const LoopNest& nest = code_.nest;
   std::vector<int> lines = nest.reduced, anchors = code_.cuda.anchor_axes;
@@ -735,28 +734,76 @@ void CudaLauncher::merge_loops(Geometry& g) const {
 
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                        const std::vector<double>& scalars, TuningProgress* progress) const {
-  Call c = bind(host, operands, symbols);
+  if (host.deterministic()) progress = nullptr;
+  std::vector<int64_t> key;
+  key.reserve(2 + symbols_ + operands.size() * (1 + max_rank));
+  key.push_back(host.device());
+  key.push_back(progress != nullptr);
+  key.insert(key.end(), symbols, symbols + symbols_);
+  for (const Tensor* operand : operands) {
+    key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+    key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+  }
   const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
-  if (plan_tiled(c, operands, host.stream())) return launch_all(host, c, operands, numbers);
-  std::optional<LaunchChoice> choice = known_choice(host, c, progress);
+  const bool forced = candidate_hook.load(std::memory_order_relaxed) != nullptr;
+  if (!forced)
+    if (const auto known = recent_.find(key)) return launch(host, *known, operands, numbers);
+  auto prepared = std::make_shared<Prepared>(prepare(host, operands, symbols, numbers, progress));
+  launch(host, *prepared, operands, numbers);
+  // While a graph is recorded nothing is timed or loaded: another call may choose better.
+  if (forced || cuda::is_capturing(host.stream())) return;
+  prepared->key = std::move(key);
+  recent_.add(std::move(prepared));
+}
+
+// Chooses how; without a `progress` by rule.
+CudaLauncher::Prepared CudaLauncher::prepare(Host& host, const std::vector<const Tensor*>& operands,
+                                             const int64_t* symbols, const std::vector<double>& numbers,
+                                             TuningProgress* progress) const {
+  Call c = bind(host, operands, symbols);
+  if (plan_tiled(c, operands, host.stream())) return prepare(c, operands);
+  std::optional<LaunchChoice> choice = known_choice(c, progress);
   if (!choice) choice = tune(host, c, operands, numbers, *progress);
   // Others in the bucket may have sizes that this choice cannot serve; the rule serves all that launch() takes.
   if (!plan(c, *choice)) plan(c, rule(c, c.widest));
-  launch_all(host, c, operands, numbers);
+  return prepare(c, operands);
 }
 
-void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tensor*>& operands,
-                              const std::vector<double>& numbers) const {
-  c.partial_lanes = c.lanes;
+void CudaLauncher::launch(Host& host, const Prepared& prepared, const std::vector<const Tensor*>& operands,
+                          const std::vector<double>& numbers) const {
+  if (prepared.launches.empty()) return;
+  std::vector<Tensor> memory(prepared.buffers.size());
+  for (size_t b = 0; b < memory.size(); ++b) {
+    memory[b].dtype = DType::u8;
+    memory[b].rank = 1;
+    memory[b].sizes[0] = std::max<int64_t>(prepared.buffers[b].bytes, 1);
+    memory[b].strides[0] = 1;
+    host.allocate(memory[b]);
+  }
+  for (const Prepared::Launch& l : prepared.launches) {
+    std::vector<char> arguments = l.arguments;
+    auto put = [&](size_t place, const auto& word) {
+      static_assert(sizeof word == 8);
+      std::memcpy(arguments.data() + 8 * place, &word, sizeof word);
+    };
+    for (size_t o = 0; o < operands.size(); ++o) put(o, operands[o]->data), put(operands.size() + o, operands[o]->data);
+    for (size_t n = 0; n < numbers.size(); ++n) put(2 * operands.size() + n, word_of(n, numbers[n]));
+    for (size_t b = 0; b < memory.size(); ++b) put(prepared.buffers[b].place, memory[b].data);
+    cuda::launch(l.kernel, l.name, host.device(), l.shape, arguments.data(), host.stream());
+  }
+}
 
-  std::vector<void*> pointers;
-  for (const Tensor* operand : operands) pointers.push_back(operand->data);
-  add_memory(host, c, pointers);
-  // Those behind the first wait in their own text for what they need of the one before.
-  bool overlaps = false;
+CudaLauncher::Prepared CudaLauncher::prepare(Call& c, const std::vector<const Tensor*>& operands) const {
+  Prepared prepared;
+  c.partial_lanes = c.lanes;
+  add_memory(c, prepared);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
-    launch(host, call, entry, blocks, pack(call, pointers, operands, numbers), overlaps);
-    overlaps = true;
+    if (blocks == 0) return;
+    require(blocks < (int64_t{1} << 31), entry, ": ", blocks, " blocks are more than a launch can have");
+    // Those behind the first wait in their own text for what they need of the one before.
+    const cuda::LaunchShape shape{static_cast<uint32_t>(blocks), static_cast<uint32_t>(call.threads),
+                                  shared_bytes(call), !prepared.launches.empty()};
+    prepared.launches.push_back({module(call.variant)->kernel(entry, call.device), entry, shape, pack(call)});
   };
   if (!c.split) {
     start(c, code_.name, c.blocks);
@@ -772,7 +819,7 @@ void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tenso
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (code_.cuda.position_side.empty()) return;
+  if (code_.cuda.position_side.empty()) return prepared;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;
@@ -791,6 +838,7 @@ void CudaLauncher::launch_all(Host& host, Call& c, const std::vector<const Tenso
   c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);
   start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
+  return prepared;
 }
 
 }  // namespace fusewright

@@ -14,6 +14,7 @@
 #include "runtime/cuda.h"
 #include "runtime/cuda_tile.h"
 #include "runtime/geometry.h"
+#include "runtime/recent.h"
 #include "runtime/tuner.h"
 
 namespace fusewright {
@@ -47,7 +48,7 @@ class CudaLauncher {
   std::vector<std::string> sources() const;
   void attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device);
 
-  // Without a `progress` nothing is timed or remembered: the rules choose.
+  // Without a `progress` nothing is timed: the rules choose.
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
            const std::vector<double>& scalars, TuningProgress* progress = nullptr) const;
 
@@ -61,6 +62,7 @@ class CudaLauncher {
   };
   struct Shape;
   struct Call;
+  struct Prepared;
   std::string source(const Variant& variant) const;
   std::vector<std::string> entries(const Variant& variant) const;
   std::shared_ptr<cuda::Module> module(const Variant& variant) const;
@@ -93,7 +95,7 @@ class CudaLauncher {
   std::vector<LaunchChoice> candidates(const Call& call) const;
   // Tensors for which one choice serves: sizes up to the same power of two, vectors of one width, strides of one kind.
   uint64_t bucket(const Call& call, int device) const;
-  std::optional<LaunchChoice> known_choice(Host& host, Call& call, const TuningProgress* progress) const;
+  std::optional<LaunchChoice> known_choice(Call& call, const TuningProgress* progress) const;
   LaunchChoice tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
                     const std::vector<double>& numbers, TuningProgress& progress) const;
   uint32_t slot_bytes(const Call& call) const;
@@ -104,19 +106,22 @@ class CudaLauncher {
   Held held(const Variant& variant) const;
   uint32_t shared_bytes(const Call& call) const;
   int resident_blocks(const Call& call, const char* entry) const;
-  void add_memory(Host& host, Call& call, std::vector<void*>& pointers) const;
-  std::vector<char> pack(const Call& call, const std::vector<void*>& pointers,
-                         const std::vector<const Tensor*>& operands, const std::vector<double>& numbers) const;
-  void launch(Host& host, const Call& call, const std::string& entry, int64_t blocks,
-              const std::vector<char>& args, bool overlaps) const;
-  void launch_all(Host& host, Call& call, const std::vector<const Tensor*>& operands,
-                  const std::vector<double>& numbers) const;
+  size_t first_partial(const Call& call) const;
+  void add_memory(Call& call, Prepared& prepared) const;
+  int64_t word_of(size_t number, double value) const;
+  std::vector<char> pack(const Call& call) const;
+  Prepared prepare(Call& call, const std::vector<const Tensor*>& operands) const;
+  Prepared prepare(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
+                   const std::vector<double>& numbers, TuningProgress* progress) const;
+  void launch(Host& host, const Prepared& prepared, const std::vector<const Tensor*>& operands,
+              const std::vector<double>& numbers) const;
 
   KernelCode code_;
   std::vector<DType> number_types_;
   KernelGeometry geometry_;
   std::vector<Variant> variants_;
   int widest_ = 1;  // elements in the largest vector
+  size_t symbols_;  // how many there are
   struct Loaded {
     std::map<Variant, std::shared_ptr<cuda::Module>> modules;  // with the first call
     std::mutex mutex;
@@ -127,6 +132,7 @@ class CudaLauncher {
     cuda::Architecture architecture;
   };
   std::shared_ptr<Loaded> loaded_ = std::make_shared<Loaded>();
+  Recent<Prepared> recent_;
 };
 
 }  // namespace fusewright

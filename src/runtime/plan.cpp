@@ -1,6 +1,7 @@
 #include "runtime/plan.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace fusewright {
 namespace {
@@ -83,35 +84,55 @@ Tensor copied(Host& host, const Tensor& from, const Order& order) {
 
 }  // namespace
 
+// What follows from the sizes of a call's inputs.
+struct Plan::Sizes {
+  std::vector<int64_t> key;  // the sizes, of all tensors
+  std::vector<int64_t> symbols;
+  std::vector<Tensor> tensors;  // by place: as it is allocated, without memory
+};
+
+// The value is a tensor during a call; and so is what it is a view of.
+void Plan::give_place(Value v) {
+  int& place = places_[static_cast<size_t>(v)];
+  if (place >= 0) return;
+  place = static_cast<int>(placed_.size());
+  placed_.push_back(v);
+  auto& shape = shapes_.emplace_back();
+  const Node& node = graph_[v];
+  if (node.op == Op::input || node.op == Op::scalar_input || node.op == Op::constant) return;
+  require(node.type.rank() <= max_rank, graph_.describe(v), ": more than ", max_rank, " dimensions");
+  for (const Size& size : node.type.shape) shape.emplace_back(size, binder_.slots());
+  if (node.kind() == Kind::movement) give_place(node.operands[0]);
+}
+
 Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
     : graph_(std::move(graph)), tune_(tune), binder_(graph_) {
-  shapes_.resize(graph_.nodes.size());
+  places_.assign(graph_.nodes.size(), -1);
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
-  for (const Output& output : graph_.outputs) orders_[static_cast<size_t>(output.value)] = output.order;
-  auto needs_shape = [&](Value v) {
-    auto& shape = shapes_[static_cast<size_t>(v)];
-    if (!shape.empty()) return;
-    require(graph_.type(v).rank() <= max_rank, graph_.describe(v), ": more than ", max_rank, " dimensions");
-    for (const Size& size : graph_.shape(v)) shape.emplace_back(size, binder_.slots());
-  };
+  for (const Output& output : graph_.outputs) {
+    orders_[static_cast<size_t>(output.value)] = output.order;
+    give_place(output.value);
+  }
+  for (Value v : graph_.inputs) {
+    give_place(v);
+    scalar_count_ += graph_[v].op == Op::scalar_input;
+  }
   for (const Group& group : fusion.groups) {
     Step step;
     if (group.library) {
       step.library = true;
       step.call = group.call;
       calls_[static_cast<size_t>(group.call)] = library_call(graph_[group.call]);
-      needs_shape(group.call);
+      give_place(group.call);
+      for (Value v : graph_[group.call].operands) give_place(v);
     } else {
       step.kernel = kernels_.size();
       kernels_.push_back(cuda ? emit_cuda(graph_, group.kernel) : emit_cpp(graph_, group.kernel));
-      for (const auto& operand : kernels_.back().operands)
-        if (operand.store) needs_shape(operand.value);
+      for (const auto& operand : kernels_.back().operands) give_place(operand.value);
     }
     steps_.push_back(std::move(step));
   }
-  for (size_t v = 0; v < graph_.nodes.size(); ++v)
-    if (graph_.nodes[v].kind() == Kind::movement) needs_shape(static_cast<Value>(v));
   for (const KernelCode& code : kernels_) {
     if (cuda)
       cuda_launchers_.emplace_back(graph_, code, binder_.slots(), orders_);
@@ -171,23 +192,16 @@ void Plan::attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries
 struct Plan::Run {
   const Plan& plan;
   Host& host;
-  std::vector<int64_t> symbols;
-  std::vector<Tensor> values;
+  std::shared_ptr<const Sizes> sizes;
+  std::vector<Tensor> values;  // by place
 
-  void set_sizes(Tensor& tensor, Value v) const {
-    const auto& shape = plan.shapes_[static_cast<size_t>(v)];
-    tensor.dtype = plan.graph_.dtype(v);
-    tensor.rank = static_cast<int>(shape.size());
-    for (size_t d = 0; d < shape.size(); ++d) {
-      tensor.sizes[d] = shape[d].run(symbols.data());
-      require(tensor.sizes[d] >= 0, plan.graph_.describe(v), ": dimension ", d, " of the result would be ",
-              tensor.sizes[d]);
-    }
-  }
+  Run(const Plan& p, Host& h) : plan(p), host(h), values(p.placed_.size()) {}
+
+  size_t place(Value v) const { return static_cast<size_t>(plan.places_[static_cast<size_t>(v)]); }
 
   // A value to read: made by an earlier step, or a view of one.
   const Tensor& get(Value v) {
-    Tensor& tensor = values[static_cast<size_t>(v)];
+    Tensor& tensor = values[place(v)];
     if (tensor) return tensor;
     const Node& node = plan.graph_[v];
     if (node.op == Op::constant) {
@@ -197,10 +211,11 @@ struct Plan::Run {
       require(node.number("value") == 0, "a constant result other than 0 needs a kernel");
       return tensor;
     }
-    require(node.kind() == Kind::movement, plan.graph_.describe(v), ": read before it was computed");
+    if (node.kind() != Kind::movement) fail(plan.graph_.describe(v), ": read before it was computed");
     const Tensor from = get(node.operands[0]);
-    Tensor view = from;
-    set_sizes(view, v);
+    Tensor view = sizes->tensors[place(v)];
+    view.data = from.data;
+    view.owner = from.owner;
     if (node.op == Op::permute) {
       for (size_t d = 0; d < node.ints("dims").size(); ++d)
         view.strides[d] = from.strides[static_cast<size_t>(node.ints("dims")[d])];
@@ -217,70 +232,99 @@ struct Plan::Run {
       view.owner = packed.owner;
       set_strides(view, {});
     }
-    return values[static_cast<size_t>(v)] = view;
+    return values[place(v)] = view;
   }
 
-  Tensor& make(Value v) {
-    Tensor& tensor = values[static_cast<size_t>(v)];
-    set_sizes(tensor, v);
-    set_strides(tensor, plan.orders_[static_cast<size_t>(v)]);
+  void make(Value v) {
+    Tensor& tensor = values[place(v)];
+    tensor = sizes->tensors[place(v)];
     host.allocate(tensor);
-    return tensor;
   }
 };
 
-std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const {
-  Run run{*this, host, {}, std::vector<Tensor>(graph_.nodes.size())};
-  size_t tensor_at = 0, scalar_count = 0;
-  for (Value v : graph_.inputs) scalar_count += graph_[v].op == Op::scalar_input;
-  require(inputs.size() == graph_.inputs.size() - scalar_count, graph_.inputs.size() - scalar_count,
-          " tensors are needed, not ", inputs.size());
-  require(scalars.size() == scalar_count, scalar_count, " scalars are needed, not ", scalars.size());
-  std::vector<Tensor> sizes;  // of all inputs; scalar inputs hold a place without any
-  std::vector<const void*> memory;
-  for (Value v : graph_.inputs) {
-    if (graph_[v].op == Op::scalar_input) {
-      sizes.emplace_back();
-      continue;
+// `inputs`: one for each of the graph's, scalars too. Throws Error if they contradict each other.
+std::shared_ptr<Plan::Sizes> Plan::sizes_of(const std::vector<Tensor>& inputs) const {
+  preconditions_.check(inputs);
+  auto sizes = std::make_shared<Sizes>();
+  sizes->symbols = binder_.bind(graph_, inputs);
+  sizes->tensors.resize(placed_.size());
+  for (size_t place = 0; place < placed_.size(); ++place) {
+    const auto& shape = shapes_[place];
+    const Value v = placed_[place];
+    Tensor& tensor = sizes->tensors[place];
+    tensor.dtype = graph_.dtype(v);
+    tensor.rank = static_cast<int>(shape.size());
+    for (size_t d = 0; d < shape.size(); ++d) {
+      tensor.sizes[d] = shape[d].run(sizes->symbols.data());
+      if (tensor.sizes[d] < 0) fail(graph_.describe(v), ": dimension ", d, " of the result would be ", tensor.sizes[d]);
     }
-    Tensor& tensor = inputs[tensor_at++];
-    require(tensor.dtype == graph_.dtype(v) && tensor.rank == graph_.type(v).rank(), "input '", graph_[v].text("name"),
-            "': ", name_of(graph_.dtype(v)), str(graph_.shape(v)), " is needed, not ", name_of(tensor.dtype),
-            " of rank ", tensor.rank);
-    memory.push_back(tensor.data);
-    sizes.push_back(tensor);
-    sizes.back().owner = nullptr;
-    run.values[static_cast<size_t>(v)] = std::move(tensor);
+    set_strides(tensor, orders_[static_cast<size_t>(v)]);
   }
-  preconditions_.check(sizes);
-  run.symbols = binder_.bind(graph_, sizes);
+  return sizes;
+}
+
+std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const {
+  const size_t tensor_count = graph_.inputs.size() - scalar_count_;
+  require(inputs.size() == tensor_count, tensor_count, " tensors are needed, not ", inputs.size());
+  require(scalars.size() == scalar_count_, scalar_count_, " scalars are needed, not ", scalars.size());
+  Run run(*this, host);
+  size_t next = 0;
+  std::vector<int64_t> key;
+  key.reserve(4 * tensor_count);
+  std::vector<const void*> memory;
+  memory.reserve(tensor_count);
+  for (Value v : graph_.inputs) {
+    const Node& node = graph_[v];
+    if (node.op == Op::scalar_input) continue;
+    Tensor& tensor = inputs[next++];
+    if (tensor.dtype != node.type.dtype || tensor.rank != node.type.rank())
+      fail("input '", node.text("name"), "': ", name_of(node.type.dtype), str(node.type.shape), " is needed, not ",
+           name_of(tensor.dtype), " of rank ", tensor.rank);
+    memory.push_back(tensor.data);
+    key.insert(key.end(), tensor.sizes.begin(), tensor.sizes.begin() + tensor.rank);
+    run.values[run.place(v)] = std::move(tensor);
+  }
+  run.sizes = recent_.find(key);
+  if (run.sizes == nullptr) {
+    std::vector<Tensor> shapes;  // scalar inputs hold a place without any
+    for (Value v : graph_.inputs) {
+      shapes.push_back(run.values[run.place(v)]);
+      shapes.back().owner = nullptr;
+    }
+    auto sizes = sizes_of(shapes);
+    sizes->key = std::move(key);
+    recent_.add(run.sizes = sizes);
+  }
   TuningProgress progress;
   for (const Step& step : steps_) {
     if (step.library) {
       std::vector<Tensor> operands;
       for (Value v : graph_[step.call].operands) operands.push_back(run.get(v));
       LibraryCall call = calls_[static_cast<size_t>(step.call)];
-      Tensor result;
-      run.set_sizes(result, step.call);
+      const Tensor& result = run.sizes->tensors[run.place(step.call)];
       call.rank = result.rank;
       call.sizes = result.sizes;
-      run.values[static_cast<size_t>(step.call)] = host.call(call, operands);
+      run.values[run.place(step.call)] = host.call(call, operands);
     } else {
       const KernelCode& code = kernels_[step.kernel];
       for (const auto& operand : code.operands)
         if (operand.store) run.make(operand.value);
       std::vector<const Tensor*> operands;
+      operands.reserve(code.operands.size());
       for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
-      host.named(code.name, [&] {
+      const int64_t* symbols = run.sizes->symbols.data();
+      auto work = [&] {
         if (cuda_launchers_.empty())
-          launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
+          launchers_[step.kernel].run(host, operands, symbols, scalars);
         else
-          cuda_launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars, tune_ ? &progress : nullptr);
-      });
+          cuda_launchers_[step.kernel].run(host, operands, symbols, scalars, tune_ ? &progress : nullptr);
+      };
+      host.named(code.name, std::ref(work));  // by reference: a std::function of it needs no memory
     }
-    for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};
+    for (Value v : step.release) run.values[run.place(v)] = {};
   }
   std::vector<Tensor> results;
+  results.reserve(graph_.outputs.size());
   for (const Output& output : graph_.outputs) {
     results.push_back(run.get(output.value));
     // Kernels write in the order that is asked for; a library chooses its own.

@@ -11,6 +11,7 @@
 #include "runtime/cuda_launch.h"
 #include "runtime/launch.h"
 #include "runtime/preconditions.h"
+#include "runtime/recent.h"
 
 namespace fusewright {
 
@@ -48,7 +49,11 @@ class Plan {
     size_t kernel = 0;
     std::vector<Value> release;  // not needed after this step
   };
+  struct Sizes;
   struct Run;
+  void give_place(Value v);
+  std::shared_ptr<Sizes> sizes_of(const std::vector<Tensor>& inputs) const;
+
   Graph graph_;
   bool tune_ = false;
   std::vector<KernelCode> kernels_;
@@ -59,8 +64,13 @@ class Plan {
   std::vector<LibraryCall> calls_;  // per value, only those of library steps are set
   SymbolBinder binder_;
   Preconditions preconditions_;
-  std::vector<std::vector<SizeProgram>> shapes_;  // per value that is written to memory
+  size_t scalar_count_ = 0;
+  // Values that are tensors during a call: where each stands among them (-1: nowhere), and by place its value.
+  std::vector<int> places_;
+  std::vector<Value> placed_;
+  std::vector<std::vector<SizeProgram>> shapes_;  // by place: of all but inputs and constants
   std::vector<Order> orders_;                     // per value: memory order in which it is allocated
+  Recent<Sizes> recent_;
 };
 
 }  // namespace fusewright

@@ -2,6 +2,7 @@
 #include "runtime/executable.h"
 
 #include <cstring>
+#include <thread>
 
 #include "runtime/thread_pool.h"
 #include "support/execute.h"
@@ -396,6 +397,69 @@ TEST(Executable, OtherSizesNeedNoOtherKernel) {
     Execution found = execute(*executable, inputs, dL_dy);
     EXPECT_EQ(disagreement(found.outputs, expected.outputs, "output"), "");
     EXPECT_EQ(disagreement(found.gradients, expected.gradients, "gradient"), "");
+  }
+}
+
+// What was worked out for one call serves another only if nothing that matters has changed.
+struct OneOfManyCalls {
+  std::map<std::string, int64_t> sizes;
+  Layouts layouts = {};
+};
+const std::vector<std::pair<const char*, std::vector<OneOfManyCalls>>> many_calls = {
+    {chain,
+     {{{{"n", 2}, {"c", 4}, {"h", 4}, {"w", 4}}},
+      {{{"n", 2}, {"c", 4}, {"h", 4}, {"w", 4}}, {channels_last}},
+      {{{"n", 2}, {"c", 4}, {"h", 4}, {"w", 4}}, {shifted}},
+      {{{"n", 2}, {"c", 4}, {"h", 4}, {"w", 4}}, {{}, strided}},
+      {{{"n", 3}, {"c", 4}, {"h", 4}, {"w", 4}}},
+      {{{"n", 2}, {"c", 4}, {"h", 2}, {"w", 8}}}}},
+    {softmax,
+     {{{{"n", 6}, {"c", 64}}},
+      {{{"n", 6}, {"c", 64}}, {shifted}},
+      {{{"n", 6}, {"c", 64}}, {{{1, 0}, 1, 0, {}}}},
+      {{{"n", 64}, {"c", 6}}},
+      {{{"n", 6}, {"c", 0}}},
+      {{{"n", 2}, {"c", 5000}}}}},
+    {batch_norm,
+     {{{{"n", 40}, {"c", 8}}},
+      {{{"n", 40}, {"c", 8}}, {shifted}},
+      {{{"n", 40}, {"c", 8}}, {strided}},
+      {{{"n", 8}, {"c", 40}}},
+      {{{"n", 3000}, {"c", 8}}},
+      {{{"n", 1}, {"c", 8}}}}},
+    {"graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = relu(%1) return %2 }",
+     {{{{"n", 4}, {"k", 8}, {"m", 4}}}, {{{"n", 4}, {"k", 2}, {"m", 4}}}, {{{"n", 4}, {"k", 8}, {"m", 16}}}}},
+};
+
+std::string disagreement(const Executable& executable, const Graph& graph, const OneOfManyCalls& call, unsigned seed) {
+  std::mt19937 random(seed);
+  const std::vector<bool> all(graph.inputs.size(), true);
+  return disagreement(executable, graph, all, random_inputs(graph, call.sizes, random), call.layouts);
+}
+
+TEST(ManyCalls, InAnyOrder) {
+  for (const auto& [text, calls] : many_calls) {
+    const Graph graph = parse(text);
+    const auto executable = compile(graph, std::vector<bool>(graph.inputs.size(), true));
+    for (size_t first = 0; first < calls.size(); ++first)
+      for (size_t second = 0; second < calls.size(); ++second)
+        for (size_t which : {first, second})
+          EXPECT_EQ(disagreement(*executable, graph, calls[which], static_cast<unsigned>(first + 7 * second)), "")
+              << text << ", call " << which << " of " << first << " and " << second;
+  }
+}
+
+TEST(ManyCalls, ByManyThreads) {
+  for (const auto& [text, calls] : many_calls) {
+    const Graph graph = parse(text);
+    const auto executable = compile(graph, std::vector<bool>(graph.inputs.size(), true));
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 4; ++t)
+      threads.emplace_back([&, t] {
+        for (unsigned i = 0; i < 3 * calls.size(); ++i)
+          EXPECT_EQ(disagreement(*executable, graph, calls[i * (t + 1) % calls.size()], i), "") << text;
+      });
+    for (std::thread& thread : threads) thread.join();
   }
 }
 
