@@ -1,6 +1,8 @@
 #include "torch/host.h"
 
 #include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
+#include <ATen/detail/CUDAHooksInterface.h>
 #include <ATen/record_function.h>
 
 #include <atomic>
@@ -47,10 +49,15 @@ void TorchHost::parallel_for(int64_t n, int64_t grain, const std::function<void(
   parallel_in_torch(n, grain, body);
 }
 
+// As at::empty_strided does it, without the way through the dispatcher. On a GPU: the current one, which is ours.
 void TorchHost::allocate(Tensor& t) {
-  auto memory = device_.is_cpu()
-                    ? at::Tensor(at::detail::empty_strided_cpu(sizes_of(t), strides_of(t), scalar_type(t.dtype)))
-                    : at::empty_strided(sizes_of(t), strides_of(t), at::dtype(scalar_type(t.dtype)).device(device_));
+  const at::IntArrayRef sizes = sizes_of(t), strides = strides_of(t);
+  at::Tensor memory;
+  if (device_.is_cpu())
+    memory = at::detail::empty_strided_cpu(sizes, strides, scalar_type(t.dtype));
+  else
+    memory = at::detail::empty_strided_generic(sizes, strides, at::detail::getCUDAHooks().getCUDADeviceAllocator(),
+                                               c10::DispatchKeySet(c10::DispatchKey::CUDA), scalar_type(t.dtype));
   t.data = memory.data_ptr();
   t.owner = std::make_shared<at::Tensor>(std::move(memory));
 }

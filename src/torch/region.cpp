@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 
 #include "runtime/compile_error.h"
@@ -94,7 +95,7 @@ Results forward_results(const Region& region, const Executable& executable, Torc
                         at::ArrayRef<double> scalars) {
   ++calls;
   RECORD_FUNCTION(region.name(), c10::ArrayRef<const c10::IValue>{});
-  return unwrap_all(executable.forward().run(host, wrap_all(inputs, device_of(inputs)), scalars.vec()));
+  return unwrap_all(executable.forward().run(host, wrap_all(inputs, device_of(inputs), Hold::borrow), scalars.vec()));
 }
 
 // The results of the region, or with wanted gradients those and what else its backward reads.
@@ -120,7 +121,7 @@ Results run_backward(int64_t handle, at::TensorList saved, at::TensorList gradie
   c10::DeviceGuard on_device(device);
   TorchHost host(device);
   auto executable = region->executable(pattern(region->graph(), wanted), host);
-  std::vector<Tensor> inputs = wrap_all(saved, device);
+  std::vector<Tensor> inputs = wrap_all(saved, device, Hold::own);
   for (const at::Tensor& g : gradients) inputs.push_back(wrap(g));
   Results results = unwrap_all(executable->backward().run(host, inputs, saved_scalars(executable->program(), scalars)));
   // A gradient may be the incoming one; a result of an operator is never an argument.
@@ -296,7 +297,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       c10::DeviceGuard on_device(call.device);
       TorchHost host(call.device);
       RECORD_FUNCTION(call.region->name() + "_backward", c10::ArrayRef<const c10::IValue>{});
-      std::vector<Tensor> inputs = wrap_all(saved, call.device);
+      std::vector<Tensor> inputs = wrap_all(saved, call.device, Hold::own);
       saved.clear();
       const Graph& graph = program.backward;
       size_t first = graph.inputs.size() - program.gradient_of_output.size();
@@ -419,7 +420,13 @@ std::map<int64_t, std::weak_ptr<Region>> regions;
 }  // namespace
 
 Region::Region(Graph graph, std::string name, int gpu, std::optional<bool> tune)
-    : graph_(std::move(graph)), name_(std::move(name)), gpu_(gpu), tune_(tune) {}
+    : graph_(std::move(graph)),
+      name_(std::move(name)),
+      gpu_(gpu),
+      tune_(tune),
+      has_convolution_(std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [](const Node& node) {
+        return node.op == Op::convolution || node.op == Op::conv;
+      })) {}
 
 Region::~Region() {
   std::lock_guard<std::mutex> lock(regions_mutex);
@@ -451,7 +458,7 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
 
 std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu, void* stream) {
   std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
-  const bool tf32 = gpu >= 0 && allows_tf32_convolution();
+  const bool tf32 = gpu >= 0 && has_convolution_ && allows_tf32_convolution();
   auto& slot = executables_[{wrt, gpu, tf32}];
   if (slot) return slot;
   // Loading a kernel would break the recording, and leave the user with the driver's words for it.

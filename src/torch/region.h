@@ -29,8 +29,8 @@ class Region {
   const Graph& graph() const { return graph_; }
   // Where it was captured: the index of a GPU, or -1 for the CPU.
   int gpu() const;
-  // Compiled once for each pattern of wanted gradients, each place and each setting of TF32. Throws CompileError before
-  // anything has run.
+  // Compiled once for each pattern of wanted gradients, each place and, with convolutions, each setting of TF32. Throws
+  // CompileError before anything has run.
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
 
@@ -56,6 +56,7 @@ class Region {
   std::string name_;
   int gpu_;
   std::optional<bool> tune_;  // unset: FUSEWRIGHT_TUNE decides
+  bool has_convolution_;
   int64_t handle_ = -1;
   std::string contest_key(uint64_t bucket, int gpu) const;
   Verdict decided(uint64_t place);

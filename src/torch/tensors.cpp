@@ -42,7 +42,9 @@ at::ScalarType scalar_type(DType t) {
   return types[static_cast<size_t>(t)];
 }
 
-Tensor wrap(const at::Tensor& from) {
+namespace {
+
+Tensor described(const at::Tensor& from) {
   TORCH_CHECK(from.dim() <= max_rank, "fusewright: more than ", max_rank, " dimensions");
   Tensor t;
   t.data = from.data_ptr();
@@ -50,6 +52,13 @@ Tensor wrap(const at::Tensor& from) {
   t.rank = static_cast<int>(from.dim());
   std::copy_n(from.sizes().data(), t.rank, t.sizes.begin());
   std::copy_n(from.strides().data(), t.rank, t.strides.begin());
+  return t;
+}
+
+}  // namespace
+
+Tensor wrap(const at::Tensor& from) {
+  Tensor t = described(from);
   t.owner = std::make_shared<at::Tensor>(from);
   return t;
 }
@@ -60,12 +69,17 @@ at::Tensor unwrap(const Tensor& t) {
   return owner.as_strided(sizes_of(t), strides_of(t));
 }
 
-std::vector<Tensor> wrap_all(at::TensorList inputs, at::Device device) {
+std::vector<Tensor> wrap_all(at::TensorList inputs, at::Device device, Hold hold) {
   std::vector<Tensor> result;
   result.reserve(inputs.size());
   for (const at::Tensor& t : inputs) {
     TORCH_CHECK(t.device() == device, "fusewright: a region on ", device, " was given a tensor on ", t.device());
-    result.push_back(wrap(t));
+    if (hold == Hold::own) {
+      result.push_back(wrap(t));
+    } else {
+      result.push_back(described(t));
+      result.back().owner = {std::shared_ptr<void>(), const_cast<at::Tensor*>(&t)};
+    }
   }
   return result;
 }

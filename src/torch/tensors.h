@@ -16,8 +16,9 @@ inline at::IntArrayRef strides_of(const Tensor& t) { return {t.strides.data(), s
 Tensor wrap(const at::Tensor& from);
 at::Tensor unwrap(const Tensor& t);
 
-// All of them must be where the region runs.
-std::vector<Tensor> wrap_all(at::TensorList inputs, at::Device device);
+// All of them must be where the region runs. Borrowed ones are for a call whose caller holds them until it returns.
+enum class Hold { own, borrow };
+std::vector<Tensor> wrap_all(at::TensorList inputs, at::Device device, Hold hold);
 std::vector<at::Tensor> unwrap_all(const std::vector<Tensor>& outputs);
 
 }  // namespace fusewright
