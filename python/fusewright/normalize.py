@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple
 
 import torch
@@ -212,3 +213,8 @@ def is_functional_batch_norm(node: object) -> bool:
     """Batch norm in training, which returns the next running statistics (eager updates them outside autograd)."""
     target = getattr(node, "target", None)
     return isinstance(target, torch._ops.OpOverload) and target.overloadpacket.__name__ in _BATCH_NORMS
+
+
+def is_statistic(node: fx.Node) -> bool:
+    """A result of such a batch norm beside the first: autograd does not follow it."""
+    return node.target is operator.getitem and node.args[1] > 0 and is_functional_batch_norm(node.args[0])

@@ -81,10 +81,24 @@ Tensor copied(Host& host, const Tensor& from, const Order& order) {
   return to;
 }
 
+// The bytes that a tensor's elements lie in, from the first to behind the last.
+struct Reach {
+  const char *begin, *end;
+  bool meets(const Reach& other) const { return begin < other.end && other.begin < end; }
+};
+Reach reach_of(const Tensor& tensor) {
+  const char* at = static_cast<const char*>(tensor.data);
+  if (tensor.elements() == 0) return {at, at};
+  int64_t first = 0, last = 0;
+  for (size_t d = 0; d < static_cast<size_t>(tensor.rank); ++d)
+    (tensor.strides[d] < 0 ? first : last) += (tensor.sizes[d] - 1) * tensor.strides[d];
+  return {at + first * size_of(tensor.dtype), at + (last + 1) * size_of(tensor.dtype)};
+}
+
 }  // namespace
 
 Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
-    : graph_(std::move(graph)), tune_(tune), binder_(graph_) {
+    : graph_(std::move(graph)), tune_(tune), binder_(graph_), in_place_(fusion.in_place) {
   shapes_.resize(graph_.nodes.size());
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
@@ -105,8 +119,15 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
     } else {
       step.kernel = kernels_.size();
       kernels_.push_back(cuda ? emit_cuda(graph_, group.kernel) : emit_cpp(graph_, group.kernel));
-      for (const auto& operand : kernels_.back().operands)
-        if (operand.store) needs_shape(operand.value);
+      for (const auto& operand : kernels_.back().operands) {
+        if (!operand.store) continue;
+        needs_shape(operand.value);
+        for (int output : in_place_) step.updates |= graph_.outputs[static_cast<size_t>(output)].value == operand.value;
+      }
+      const std::vector<fusewright::Step>& work = group.kernel.steps;
+      if (std::any_of(work.begin(), work.end(), [](const fusewright::Step& s) { return s.once; }))
+        for (const Axis& axis : group.kernel.axes)
+          if (!axis.reduced && !axis.tap) rows_.emplace_back(axis.size, binder_.slots());
     }
     steps_.push_back(std::move(step));
   }
@@ -220,8 +241,27 @@ struct Plan::Run {
     return values[static_cast<size_t>(v)] = view;
   }
 
+  // Gives outputs the memory of the inputs that they replace, where that is laid out as the kernel writes it and no
+  // other input of the call lies there. Whether there is one.
+  bool bind_in_place(const std::vector<Tensor>& inputs) {
+    bool any = false;
+    std::vector<Reach> reaches;
+    for (const Tensor& input : inputs) reaches.push_back(reach_of(input));
+    for (int position : plan.in_place_) {
+      const Output& output = plan.graph_.outputs[static_cast<size_t>(position)];
+      const auto into = static_cast<size_t>(output.into);
+      bool alone = lies_in(inputs[into], output.order);
+      for (size_t i = 0; i < inputs.size() && alone; ++i) alone = i == into || !reaches[i].meets(reaches[into]);
+      if (!alone) continue;
+      values[static_cast<size_t>(output.value)] = values[static_cast<size_t>(plan.graph_.inputs[into])];
+      any = true;
+    }
+    return any;
+  }
+
   Tensor& make(Value v) {
     Tensor& tensor = values[static_cast<size_t>(v)];
+    if (tensor) return tensor;  // bound already
     set_sizes(tensor, v);
     set_strides(tensor, plan.orders_[static_cast<size_t>(v)]);
     host.allocate(tensor);
@@ -229,7 +269,8 @@ struct Plan::Run {
   }
 };
 
-std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const {
+std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars,
+                              Updates* updates) const {
   Run run{*this, host, {}, std::vector<Tensor>(graph_.nodes.size())};
   size_t tensor_at = 0, scalar_count = 0;
   for (Value v : graph_.inputs) scalar_count += graph_[v].op == Op::scalar_input;
@@ -254,6 +295,13 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
   }
   preconditions_.check(sizes);
   run.symbols = binder_.bind(graph_, sizes);
+  for (const SizeProgram& size : rows_)
+    if (size.run(run.symbols.data()) == 0) throw SizeError("no row of a kernel is there to count");
+  std::vector<Tensor> replaced(updates ? graph_.outputs.size() : 0);
+  for (size_t i = 0; i < replaced.size(); ++i)
+    if (int into = graph_.outputs[i].into; into >= 0)
+      replaced[i] = run.values[static_cast<size_t>(graph_.inputs[static_cast<size_t>(into)])];
+  const bool in_place = updates && run.bind_in_place(sizes);
   TuningProgress progress;
   for (const Step& step : steps_) {
     if (step.library) {
@@ -271,6 +319,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
         if (operand.store) run.make(operand.value);
       std::vector<const Tensor*> operands;
       for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
+      if (in_place && step.updates) updates->begun = true;
       host.named(code.name, [&] {
         if (cuda_launchers_.empty())
           launchers_[step.kernel].run(host, operands, run.symbols.data(), scalars);
@@ -281,8 +330,10 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
     for (Value v : step.release) run.values[static_cast<size_t>(v)] = {};
   }
   std::vector<Tensor> results;
-  for (const Output& output : graph_.outputs) {
+  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const Output& output = graph_.outputs[i];
     results.push_back(run.get(output.value));
+    if (updates && replaced[i]) continue;
     // Kernels write in the order that is asked for; a library chooses its own.
     bool order_matters = output.differentiable || !output.order.empty();
     // Nor does a result (a gradient may) lie in the memory of an input.
@@ -291,6 +342,14 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
       borrowed = std::find(memory.begin(), memory.end(), results.back().data) != memory.end();
     if (borrowed || (order_matters && !lies_in(results.back(), output.order)))
       results.back() = copied(host, results.back(), output.order);
+  }
+  for (size_t i = 0; i < replaced.size(); ++i) {
+    if (!replaced[i]) continue;
+    if (results[i].data != replaced[i].data) {
+      updates->begun = true;
+      host.copy(results[i], replaced[i]);
+    }
+    results[i] = std::move(replaced[i]);
   }
   return results;
 }
