@@ -383,7 +383,7 @@ class RegionImporter:
 # Arguments that select a library or a layout, repeat what meta["val"] says, or tune what has no effect on values.
 _HARMLESS = frozenset(
     "cudnn_enable cudnn_enabled memory_format layout device pin_memory non_blocking dtype half_to_float benchmark "
-    "deterministic allow_tf32 N C HxW dim0 dim1 copy momentum".split()
+    "deterministic allow_tf32 N C HxW dim0 dim1 copy momentum exponential_average_factor".split()
 )
 
 

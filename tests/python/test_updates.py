@@ -251,3 +251,44 @@ def test_the_race_with_eager_moves_nothing(emulator, monkeypatch, eager_wins):
                 agree(ours, plain, torch.randn(7, 4, requires_grad=grad))
     finally:
         _core.emulate_cuda(os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1")
+
+
+class CudnnNorm(nn.BatchNorm2d):
+    """As PyTorch captures batch norm of images on a GPU where no gradient is wanted: an operator whose schema does not
+    say that it updates running statistics, and which no CPU has."""
+
+    def forward(self, x):
+        if self.training:
+            self.num_batches_tracked.add_(1)
+        arguments = (self.running_mean, self.running_var, self.training, self.momentum, self.eps)
+        return torch.cudnn_batch_norm(x, self.weight, self.bias, *arguments)[0]
+
+
+@torch.no_grad()
+def test_the_batch_norm_of_cudnn():
+    ours = optimize(nn.Sequential(CudnnNorm(6, momentum=0.3), nn.SiLU()), strict=True)
+    plain = nn.Sequential(nn.BatchNorm2d(6, momentum=0.3), nn.SiLU())
+    for train in (True, True, False, True):
+        agree(ours.train(train), plain.train(train), torch.randn(4, 6, 5, 3) * 3 + 1)
+    seen = operators_of(lambda: ours(torch.randn(4, 6, 5, 3)))
+    assert FAKE_CORE or not {"aten::copy_", "aten::add_", "aten::cudnn_batch_norm"} & set(seen), seen
+
+
+@torch.no_grad()
+def test_the_batch_norm_of_cudnn_without_statistics():
+    def normed(x, w, b):
+        return torch.relu(torch.cudnn_batch_norm(x, w, b, None, None, True, 0.1, 1e-5)[0])
+
+    x, w, b = torch.randn(4, 6, 5, 3), torch.randn(6), torch.randn(6)
+    expected = torch.relu(nn.functional.batch_norm(x, None, None, w, b, training=True))
+    torch.testing.assert_close(optimize(normed, strict=True)(x, w, b), expected)
+
+
+@torch.no_grad()
+def test_statistics_of_cudnn_that_others_read_stay_its_own():
+    class Read(CudnnNorm):
+        def forward(self, x):
+            return super().forward(x).relu() + self.running_mean.sum()
+
+    explanation = fusewright.explain(Read(6), torch.randn(4, 6, 5, 3))
+    assert [(f.operator, f.reason) for f in explanation.fallbacks] == [("aten.cudnn_batch_norm.default", "mutation")]
