@@ -14,7 +14,7 @@ from torch import fx
 from . import _core, devices, reasons
 from .errors import Decline
 from .importer import Imported, RegionImporter
-from .normalize import Normalized, is_functional_batch_norm, is_marker
+from .normalize import Normalized, is_functional_batch_norm, is_marker, is_statistic
 from .operators import TABLE
 from .partition import Partition
 from .sizes import names_for
@@ -42,13 +42,15 @@ class Blamed(Exception):
 
 def import_regions(normal: Normalized, plan: Partition, name: str, tune: bool | None = None) -> list[Region]:
     """Hand every region to the core. Raises Blamed, and the caller plans again without that node."""
+    _give_counters(normal, plan)
     importers = [_import_members(members, plan) for members in plan.regions]
     needed = _needed_outside(normal, plan, importers)
     regions = []
     for number, (members, importer) in enumerate(zip(plan.regions, importers, strict=True)):
-        outputs = [node for node in members if node in needed]
+        updates = _own_updates(normal, plan, members, importer)
+        outputs = [node for node in members if node in needed and node not in updates.values()]
         try:
-            imported = importer.finish(outputs)
+            imported = importer.finish(outputs, updates)
             region_name = f"{name}_{number}"
             compiled = _core.Region(imported.graph, region_name, devices.gpu_index(imported.device), tune)
             regions.append(Region(region_name, imported, compiled, members))
@@ -57,6 +59,19 @@ def import_regions(normal: Normalized, plan: Partition, name: str, tune: bool | 
         except _core.Error as error:
             raise Blamed(members[-1], Decline(reasons.REJECTED, str(error))) from None
     return regions
+
+
+def _give_counters(normal: Normalized, plan: Partition) -> None:
+    """Counters of batches go to a region that updates running statistics: its kernel counts on the way, and a launch
+    (in eager they have one each) is saved."""
+    for buffer, value in normal.updates.items():
+        if buffer.meta["val"].dtype is not torch.int64 or not _counts(buffer, value) or len(buffer.users) > 1:
+            continue
+        for members in plan.regions:
+            statistics = [node for node in members if is_statistic(node) and node in normal.updates.values()]
+            if statistics and statistics[0].meta["val"].device == buffer.meta["val"].device:
+                members.append(value)
+                break
 
 
 def _import_members(members: list[fx.Node], plan: Partition) -> RegionImporter:
@@ -95,6 +110,35 @@ def _with_views(members: list[fx.Node], plan: Partition) -> tuple[list[fx.Node],
                 inputs[source] = None
         inside[node] = None
     return list(inside), list(inputs)
+
+
+def _own_updates(
+    normal: Normalized, plan: Partition, members: list[fx.Node], importer: RegionImporter
+) -> dict[fx.Node, fx.Node]:
+    """The updates of buffers that the region may do itself: it alone reads the buffer, and nobody the new value but
+    through the buffer."""
+    inside = set(members)
+    found: dict[fx.Node, fx.Node] = {}
+    for buffer, value in normal.updates.items():
+        if value not in inside or buffer not in importer.inputs or value in found.values():
+            continue
+        same_type = buffer.meta["val"].dtype is value.meta["val"].dtype
+        if same_type and _readers(buffer, plan) <= inside and _readers(value, plan) <= inside:
+            found[buffer] = value
+    return found
+
+
+def _readers(node: fx.Node, plan: Partition) -> set[fx.Node]:
+    """Who reads the node or a view of it; the graph's results count only for the view."""
+    found: set[fx.Node] = set()
+    stack = [user for user in node.users if user.op != "output"]
+    while stack:
+        reader = stack.pop()
+        if reader in plan.passive:
+            stack += reader.users
+        else:
+            found.add(reader)
+    return found
 
 
 def _needed_outside(normal: Normalized, plan: Partition, importers: list[RegionImporter]) -> set[fx.Node]:
@@ -147,7 +191,8 @@ def assemble(
         tensors = [emit(node) for node in region.imported.inputs]
         scalars = [emit(node) for node in region.imported.scalars]
         call = graph.call_function(_runner(region, normal, plan, on_unavailable, contest), (tensors, scalars))
-        for position, node in enumerate(region.imported.outputs):
+        imported = region.imported
+        for position, node in enumerate(imported.outputs[: len(imported.outputs) - len(imported.updates)]):
             env[node] = graph.call_function(operator.getitem, (call, position))
 
     on_demand = plan.passive | counters.keys()  # emitted where somebody reads them, like arithmetic on sizes
@@ -163,13 +208,18 @@ def assemble(
         elif node.op == "placeholder" or (isinstance(node.target, torch._ops.OpOverload) and node not in on_demand):
             emit(node)
     results = [emit(r) if isinstance(r, fx.Node) else r for r in normal.results]
-    new_values = {p: emit(v) for p, v in normal.updates.items() if v not in counters}
+    done = {region.imported.inputs[i]: region for region in regions for _, i in region.imported.updates}
+    for region in done.values():
+        emit_region(region)
+    new_values = {p: emit(v) for p, v in normal.updates.items() if v not in counters and p not in done}
     for placeholder, value in normal.updates.items():
+        if placeholder in done:
+            continue
         if value in counters:
             graph.call_function(_aten.add_.Tensor, (env[placeholder], counters[value]))
             continue
         source = new_values[placeholder]
-        if is_functional_batch_norm(value.args[0] if value.args else None) and value not in region_of:
+        if is_statistic(value) and value not in region_of:
             source = graph.call_function(_aten.detach.default, (source,))
         graph.call_function(_aten.copy_.default, (env[placeholder], source))
     graph.output(tuple(results))
@@ -191,19 +241,24 @@ def _copy_node(graph: fx.Graph, node: fx.Node, env: dict) -> fx.Node:
 
 
 def _writes(node: fx.Node) -> bool:
-    return node.target in (_aten.add_.Tensor, _aten.copy_.default)
+    return node.target in (_aten.add_.Tensor, _aten.copy_.default) or getattr(node.target, "updates", False)
 
 
 def _counters(normal: Normalized, region_of: dict) -> dict[fx.Node, int]:
     """Updates of the form `buffer = buffer + constant` (num_batches_tracked): done in place, as eager does."""
-    found = {}
-    for placeholder, value in normal.updates.items():
-        plain = value.op == "call_function" and value.target is _aten.add.Tensor and not value.kwargs
-        if plain and value not in region_of and value.args[0] is placeholder and isinstance(value.args[1], int):
-            # Nothing may read the buffer after the update: the update comes last.
-            if all(user.op == "output" for user in value.users):
-                found[value] = value.args[1]
-    return found
+    return {
+        value: value.args[1]
+        for placeholder, value in normal.updates.items()
+        if value not in region_of and _counts(placeholder, value)
+    }
+
+
+def _counts(buffer: fx.Node, value: fx.Node) -> bool:
+    plain = value.op == "call_function" and value.target is _aten.add.Tensor and not value.kwargs
+    if not plain or value.args[0] is not buffer or not isinstance(value.args[1], int):
+        return False
+    # Nothing may read the buffer after the update: the update comes last.
+    return all(user.op == "output" for user in value.users)
 
 
 def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable: Callable, contest: bool) -> Callable:
@@ -213,17 +268,30 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
     given_up = False
     original = functools.cache(lambda: _original(region, normal, plan))  # built when it is first needed
 
+    updates = region.imported.updates
+
+    def eager(tensors, scalars):
+        results = original().forward(*tensors, *scalars)
+        for output, buffer in updates:
+            value = results[output]
+            tensors[buffer].copy_(value.detach() if is_statistic(region.imported.outputs[output]) else value)
+        return results[: len(results) - len(updates)]
+
     def as_pytorch(tensors, scalars):
         count("fallback_calls")
-        return original().forward(*tensors, *scalars)
+        return eager(tensors, scalars)
 
     def contested(handle, tensors, scalars):
         results = _core.run_contested(handle, tensors, scalars)
         if type(results) is list:
             return results
         if results == _core.Verdict.unknown:
-            results = _core.run_region(handle, tensors, scalars)
-            if not _eager_is_faster(region, original().forward, tensors, scalars):
+            # Buffers are updated once, by whoever wins.
+            spared = _with_copies(tensors, updates)
+            results = _core.run_region(handle, spared, scalars)
+            if not _eager_is_faster(region, eager, tensors, scalars):
+                for _, buffer in updates:
+                    tensors[buffer].copy_(spared[buffer])
                 return results
             shapes = ", ".join("x".join(map(str, x.shape)) or "()" for x in tensors)
             on_unavailable(region, reasons.SLOWER, f"inputs of about [{shapes}]")
@@ -241,6 +309,10 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
                 results = as_pytorch(tensors, scalars)
                 on_unavailable(region, reasons.REJECTED, str(error))  # it did not refuse them
                 return results
+            except _core.Interrupted as error:  # a second try would update buffers twice
+                given_up = True
+                on_unavailable(region, reasons.REJECTED, str(error))
+                raise
             except _core.Unavailable as error:
                 on_unavailable(region, reasons.UNAVAILABLE, str(error))
             except _core.Error as error:  # something that import did not foresee: too many dimensions
@@ -250,15 +322,24 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
 
     fused_region.__name__ = fused_region.__qualname__ = region.name
     fused_region.region = keep_alive
+    fused_region.updates = bool(updates)
     return fused_region
+
+
+def _with_copies(tensors: list, updates: list[tuple[int, int]]) -> list:
+    """The inputs of a region with copies of those that it updates."""
+    replaced = {buffer for _, buffer in updates}
+    return [x.clone() if i in replaced else x for i, x in enumerate(tensors)]
 
 
 def _eager_is_faster(region: Region, eager: Callable, tensors: list, scalars: list) -> bool:
     """Time both on the inputs of a call, with the backward if its gradients are wanted.
 
-    Nothing of the caller's moves: gradients go nowhere, and nothing in a region draws numbers or writes to its inputs.
+    Nothing of the caller's moves: gradients go nowhere, buffers that are updated are copies, and nothing in a region
+    draws numbers.
     """
     enabled = torch.is_grad_enabled()
+    tensors = _with_copies(tensors, region.imported.updates)
     leaves = [x.detach().requires_grad_(enabled and x.requires_grad) for x in tensors]
     wanted = [x for x in leaves if x.requires_grad]
 
@@ -270,7 +351,7 @@ def _eager_is_faster(region: Region, eager: Callable, tensors: list, scalars: li
     return region.compiled.contest(
         leaves,
         lambda: call(lambda: _core.run_region(region.compiled.handle, leaves, scalars)),
-        lambda: call(lambda: eager(*leaves, *scalars)),
+        lambda: call(lambda: eager(leaves, scalars)),
     )
 
 

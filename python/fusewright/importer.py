@@ -51,6 +51,7 @@ class Imported(NamedTuple):
     scalars: list[fx.Node]
     outputs: list[fx.Node]
     device: torch.device
+    updates: list[tuple[int, int]]  # (output, input): the last outputs, each of which replaces an input
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -352,16 +353,22 @@ class RegionImporter:
             if bound[name] != argument.default_value:
                 raise Decline(reasons.UNSUPPORTED_ATTRIBUTE, f"{name}={bound[name]}")
 
-    def finish(self, outputs: list[fx.Node]) -> Imported:
-        """Close the graph with these members as its outputs."""
-        for node in outputs:
+    def finish(self, outputs: list[fx.Node], updates: dict[fx.Node, fx.Node]) -> Imported:
+        """Close the graph: these members are its outputs, then those that replace inputs (input -> member)."""
+        into = dict.fromkeys(outputs) | {value: buffer for buffer, value in updates.items()}
+        for node, buffer in into.items():
             operand, tensor = self._values[node], node.meta["val"]
             differentiable = tensor.is_floating_point() and operand.value not in self.not_differentiable
-            self.builder.output(operand.value, memory_order(tensor), differentiable)
+            if buffer is None:
+                self.builder.output(operand.value, memory_order(tensor), differentiable)
+            else:
+                order = memory_order(buffer.meta["val"])
+                self.builder.output(operand.value, order, differentiable, self._values[buffer].value)
         unbound = self._used_symbols - self._bound_symbols
         if unbound:
             raise Decline(reasons.DYNAMIC_SHAPE, f"{', '.join(sorted(unbound))} is no size of an input")
-        return Imported(self.builder.finish(), self.inputs, self.scalars, list(outputs), self.device)
+        replaced = [(p, self.inputs.index(buffer)) for p, buffer in enumerate(into.values()) if buffer is not None]
+        return Imported(self.builder.finish(), self.inputs, self.scalars, list(into), self.device, replaced)
 
     def first_with_unbound_size(self, members: list[fx.Node]) -> fx.Node:
         """The member to leave out when `finish` has declined."""
@@ -376,7 +383,7 @@ class RegionImporter:
 # Arguments that select a library or a layout, repeat what meta["val"] says, or tune what has no effect on values.
 _HARMLESS = frozenset(
     "cudnn_enable cudnn_enabled memory_format layout device pin_memory non_blocking dtype half_to_float benchmark "
-    "deterministic allow_tf32 N C HxW dim0 dim1 copy momentum".split()
+    "deterministic allow_tf32 N C HxW dim0 dim1 copy momentum exponential_average_factor".split()
 )
 
 

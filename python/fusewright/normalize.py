@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from .operators import FREE_VIEWS, PASSIVE, TABLE
 
 _enter_autocast = torch.amp.autocast_mode._enter_autocast
 _exit_autocast = torch.amp.autocast_mode._exit_autocast
+_aten = torch.ops.aten
 _STATE_CHANGES = {torch._C._set_grad_enabled, _enter_autocast, _exit_autocast}
 _BATCH_NORMS = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
 
@@ -64,11 +66,41 @@ def normalize(gm: fx.GraphModule) -> Normalized:
         if not _is_buffer(source):
             raise Decline(reasons.MUTATION, f"the graph writes into {_source_name(source)}, which is no buffer")
         updates[placeholder] = value
+    _reveal_statistics(graph, updates, {node for node, source in by_name.values() if _is_buffer(source)})
     # An updated buffer among the outputs (`self.steps += 1` makes it one) is the buffer itself.
     buffer_of = {value: placeholder for placeholder, value in updates.items()}
     results = [buffer_of.get(result, result) if isinstance(result, fx.Node) else result for result in results]
     _check_aliases(updates, results)
     return Normalized(graph, exported, updates, results)
+
+
+def _reveal_statistics(graph: fx.Graph, updates: dict[fx.Node, fx.Node], buffers: set[fx.Node]) -> None:
+    """cuDNN's batch norm updates running statistics behind its schema's back: the functional operator says so.
+
+    Where anything else looks at the statistics it stays what it was: export does not know when they change.
+    """
+    for call in [node for node in graph.nodes if node.target is _aten.cudnn_batch_norm.default]:
+        x, weight, bias, mean, var, training, momentum, eps = call.args
+        # Export may list them as mutated: into themselves, since it sees no new value.
+        known = all(b in buffers and updates.get(b, b) is b and _read_once(b) for b in (mean, var))
+        result_alone = all(user.target is operator.getitem and user.args[1] == 0 for user in call.users)
+        if not training or not known or mean is var or not result_alone:
+            continue
+        with graph.inserting_before(call):
+            functional = _aten._native_batch_norm_legit_functional.default
+            revealed = graph.call_function(functional, (x, weight, bias, mean, var, True, momentum, eps))
+            revealed.meta = dict(call.meta)
+            revealed.meta["val"] = (*call.meta["val"][:3], mean.meta["val"], var.meta["val"])
+            for buffer, position in ((mean, 3), (var, 4)):
+                updates[buffer] = graph.call_function(operator.getitem, (revealed, position))
+                updates[buffer].meta = {**call.meta, "val": buffer.meta["val"]}
+        call.replace_all_uses_with(revealed)
+        graph.erase_node(call)
+
+
+def _read_once(node: fx.Node) -> bool:
+    """By one operator; to hand the node out is not to read it."""
+    return sum(user.op != "output" for user in node.users) == 1
 
 
 def _numbers_as_inputs(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
@@ -112,7 +144,7 @@ def _numbers_as_items(graph: fx.Graph, added: list[int]) -> None:
 
 
 def _drop_assertions(graph: fx.Graph) -> None:
-    assertion = getattr(torch.ops.aten, "_assert_tensor_metadata", None)
+    assertion = getattr(_aten, "_assert_tensor_metadata", None)
     for node in reversed(list(graph.nodes)):
         # Dynamo's guards have checked the same facts already.
         if assertion is not None and node.target is assertion.default and not node.users:
@@ -122,13 +154,13 @@ def _drop_assertions(graph: fx.Graph) -> None:
 def _drop_broadcasts(graph: fx.Graph) -> None:
     """broadcast_tensors of equal shapes, as the losses write it, is one alias for each operand."""
     for node in list(graph.nodes):
-        if node.target is not torch.ops.aten.broadcast_tensors.default:
+        if node.target is not _aten.broadcast_tensors.default:
             continue
         for user in list(node.users):
             operand = node.args[0][user.args[1]]
             if operand.meta["val"].shape == user.meta["val"].shape:
                 with graph.inserting_before(node):
-                    alias = graph.call_function(torch.ops.aten.alias.default, (operand,))
+                    alias = graph.call_function(_aten.alias.default, (operand,))
                 alias.meta = dict(user.meta)
                 user.replace_all_uses_with(alias)
 
@@ -212,3 +244,8 @@ def is_functional_batch_norm(node: object) -> bool:
     """Batch norm in training, which returns the next running statistics (eager updates them outside autograd)."""
     target = getattr(node, "target", None)
     return isinstance(target, torch._ops.OpOverload) and target.overloadpacket.__name__ in _BATCH_NORMS
+
+
+def is_statistic(node: fx.Node) -> bool:
+    """A result of such a batch norm beside the first: autograd does not follow it."""
+    return node.target is operator.getitem and node.args[1] > 0 and is_functional_batch_norm(node.args[0])

@@ -79,6 +79,7 @@ class CppEmitter : Emitter {
   void write_row_code(int p);
   std::string row_value(int s) const;
   std::string row_index(int s, int operand) const;
+  std::string only_once(int s) const;
   void write_row_store(int s);
 
   // ---- stages: cpp_stage.cpp -------------------------------------------------------------------------------

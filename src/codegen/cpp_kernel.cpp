@@ -84,7 +84,11 @@ void CppEmitter::write_row_code(int p) {
   write_over_lanes("row.n", [&](const std::string&) {
     for (int s = 0; s < count(); ++s) {
       if (!row_level(s) || nest().stage[static_cast<size_t>(s)] != p) continue;
-      line(use(s), " = ", row_value(s), ";");
+      std::string once = only_once(s);
+      if (once.empty() || step(s).role != Role::load)
+        line(use(s), " = ", row_value(s), ";");
+      else
+        line(use(s), " = ", once, " ? ", row_value(s), " : ", literal(0, dtype(s)), ";");
       if (step(s).stored) write_row_store(s);
     }
   });
@@ -107,9 +111,19 @@ std::string CppEmitter::row_index(int s, int operand) const {
   return row_array(s) ? index + " + (row.first + i) * " + stride(operand, nest().inner) : index;
 }
 
+// The condition for what one row does for all.
+std::string CppEmitter::only_once(int s) const {
+  if (!step(s).once) return "";
+  std::string text = is_column() ? "row.first + i == 0" : "true";
+  for (int a : nest().kept) text += " && row.c[" + to_string(a) + "] == 0";
+  return "(" + text + ")";
+}
+
 void CppEmitter::write_row_store(int s) {
   int operand = operand_of_[static_cast<size_t>(s)].store;
-  line(pointer(operand), "[", row_index(s, operand), "] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
+  std::string once = only_once(s);
+  line(once.empty() ? "" : "if " + once + " ", pointer(operand), "[", row_index(s, operand), "] = fw::convert<",
+       storage_type(dtype(s)), ">(", use(s), ");");
 }
 
 void CppEmitter::write_entry() {

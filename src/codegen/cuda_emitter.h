@@ -51,7 +51,10 @@ class CudaEmitter : Emitter {
   void write_sums(int p);
   void write_side_state();
   void write_place_row();
+  bool overwrites() const;
+  std::string only_once(int s) const;
   void write_row_loads();
+  void write_load_row(const std::string& row, const std::string& writer);
   void write_row_code(int p);
   std::string row_value(int s) const;
   std::string row_index(int s, int operand) const;

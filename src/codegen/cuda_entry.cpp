@@ -125,7 +125,7 @@ void CudaEmitter::write_held_entry() {
   open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
   ask("first", "depth", "depth");
   close();
-  line("load_row(a, row);");
+  write_load_row("row", "row.live && team.thread == 0");
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -136,7 +136,7 @@ void CudaEmitter::write_held_entry() {
   // As many turns for every team, so that lanes of one warp stay together.
   open("for (index turn = 0; turn < a.share; ++turn)");
   write_place("next", "turn + 1");
-  line("load_row(a, next);");
+  write_load_row("next", "next.live && team.thread == 0");
   line("fw::copy_async_wait<FW_DEPTH - 1>();");
   line("Values x[ITEMS];");
   over_items(
@@ -182,8 +182,8 @@ void CudaEmitter::write_walking_entry() {
   line("Kept kept;");
   open("for (index turn = 0; turn < a.share; ++turn)");
   write_place("row", "turn");
-  line("load_row(a, row);");
   line("const bool first = row.live && team.thread == 0;");
+  write_load_row("row", "first");
   line("row_0(a, row, first);");
   for (int p = 0; p < nest().stages; ++p) {
     std::string id = to_string(p);
@@ -285,7 +285,7 @@ void CudaEmitter::write_phase_entry(int p) {
   line("const bool first = row.live && team.thread == 0 && split == 0;");
   if (last) {
     line("fw::wait_for_last_launch();");
-    line("load_row(a, row);");
+    write_load_row("row", "first");
     write_row_values_until(p);
     close();
     return;
@@ -314,7 +314,7 @@ void CudaEmitter::write_phase_entry(int p) {
   over_ahead("e0", {load});
   line("fw::let_next_launch_begin();");
   if (p > 0) line("fw::wait_for_last_launch();");
-  line("load_row(a, row);");
+  write_load_row("row", "first");
   write_row_values_until(p);
   if (has_sides()) {
     line("Total total;");

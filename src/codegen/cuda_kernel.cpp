@@ -416,9 +416,27 @@ void CudaEmitter::write_side_state() {
   line();
 }
 
-// What is read once for the whole row, on its way while the team works on the row before.
+// Whether the kernel writes over something that it reads.
+bool CudaEmitter::overwrites() const {
+  return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [](const Step& step) { return step.overwritten; });
+}
+
+// The condition for what one row does for all.
+std::string CudaEmitter::only_once(int s) const {
+  std::string text;
+  if (!step(s).once) return text;
+  for (int a : row_axes()) text += " && row.c" + to_string(a) + " == 0";
+  return inner_in_row() ? text + " && row.pos == 0" : text;
+}
+
+void CudaEmitter::write_load_row(const std::string& row, const std::string& writer) {
+  line("load_row(a, ", row, overwrites() ? ", " + writer : "", ");");
+}
+
+// What is read once for the whole row, on its way while the team works on the row before. What will be overwritten is
+// read by the thread that will do it, and by no other: it may have happened already.
 void CudaEmitter::write_row_loads() {
-  open("FW_FN void load_row(const Args& a, Row& row)");
+  open("FW_FN void load_row(const Args& a, Row& row", overwrites() ? ", bool writer" : "", ")");
   line("(void)a, (void)row;");
   if (is_column()) {
     out_ += "#pragma unroll\n";
@@ -427,7 +445,11 @@ void CudaEmitter::write_row_loads() {
   for (int s = 0; s < count(); ++s) {
     if (!row_level(s) || step(s).role != Role::load) continue;
     int operand = operand_of_[static_cast<size_t>(s)].load;
-    line(use(s), " = fw::convert<", reg(s), ">(fw::load(", pointer(operand), " + ", row_index(s, operand), "));");
+    if (step(s).overwritten)
+      line(use(s), " = writer", only_once(s), " ? fw::convert<", reg(s), ">(", pointer(operand), "[",
+           row_index(s, operand), "]) : ", literal(0, dtype(s)), ";");
+    else
+      line(use(s), " = fw::convert<", reg(s), ">(fw::load(", pointer(operand), " + ", row_index(s, operand), "));");
   }
   if (is_column()) close();
   close();
@@ -450,8 +472,8 @@ void CudaEmitter::write_row_code(int p) {
     if (is_divisor(s)) line("row.d", to_string(s), row_array(s) ? "[i]" : "", " = fw::divisor_of(", use(s), ");");
     if (!step(s).stored) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line("if (store) ", pointer(operand), "[", row_index(s, operand), "] = fw::convert<", storage_type(dtype(s)), ">(",
-         use(s), ");");
+    line("if (store", only_once(s), ") ", pointer(operand), "[", row_index(s, operand), "] = fw::convert<",
+         storage_type(dtype(s)), ">(", use(s), ");");
   }
   if (is_column()) close();
   close();

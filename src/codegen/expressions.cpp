@@ -72,7 +72,7 @@ std::string expression(const Graph& graph, const Step& step, const std::vector<s
 std::vector<int> kernel_origins(const Graph& graph, const Kernel& kernel) {
   std::vector<int> origins;
   for (const Step& step : kernel.steps) {
-    if (step.role == Step::Role::load || step.role == Step::Role::scalar) continue;
+    if (step.role == Step::Role::load || step.role == Step::Role::scalar || step.once) continue;
     int origin = graph[step.value].origin;
     if (origin >= 0 && std::find(origins.begin(), origins.end(), origin) == origins.end()) origins.push_back(origin);
   }

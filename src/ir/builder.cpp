@@ -1,5 +1,6 @@
 #include "ir/builder.h"
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -69,9 +70,20 @@ Value Builder::op(Op op, std::vector<Value> operands, Attrs attrs) {
   return static_cast<Value>(graph_.nodes.size()) - 1;
 }
 
-void Builder::output(Value value, Order order, bool differentiable, std::string name) {
+void Builder::output(Value value, Order order, bool differentiable, std::string name, Value into) {
   if (is_row_major(order)) order.clear();
-  graph_.outputs.push_back({value, std::move(order), differentiable, std::move(name)});
+  int position = -1;
+  if (into >= 0) {
+    auto input = std::find(graph_.inputs.begin(), graph_.inputs.end(), into);
+    require(input != graph_.inputs.end(), "an output goes into %", into, ", which is no input");
+    position = static_cast<int>(input - graph_.inputs.begin());
+    require(rank(into) == rank(value), "an output of rank ", rank(value), " goes into an input of rank ", rank(into));
+    for (size_t d = 0; d < shape(value).size(); ++d) {
+      const Size own = shape(value)[d], its = shape(into)[d];
+      unify(own, its, "an output that replaces an input");
+    }
+  }
+  graph_.outputs.push_back({value, std::move(order), differentiable, std::move(name), position});
 }
 
 void Builder::substitute(const std::string& symbol, const Size& by) {

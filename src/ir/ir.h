@@ -11,8 +11,8 @@
 // - Accumulation. Arithmetic on f16, bf16 and f32 happens in f32, on f64 in f64, on integers in i64. A value is rounded
 //   to its type where it is stored and at a `cast`, not after each operation inside a kernel.
 // - NaN, infinities and signed zero are PyTorch's: maximum, minimum, amax, amin and max_pool propagate NaN.
-// - No aliasing. Every value is a tensor of its own; `reshape`, `permute` and `expand` are new values too. Nothing is
-//   mutated: an update of a buffer is an output that the caller copies back.
+// - No aliasing. Every value is a tensor of its own; `reshape`, `permute` and `expand` are new values too. Operations
+//   read inputs as they were before the call; an output that goes `into` an input replaces it when all is computed.
 // - Sizes are expressions over symbols (size.h). A symbol has a hint, its value when the graph was captured, used to
 //   tell apart "broadcast" from "equal" while operations are added; kernels never depend on hints.
 //
@@ -82,6 +82,7 @@ struct Output {
   Order order;                 // memory order that the caller expects
   bool differentiable = true;  // false: statistics and the like
   std::string name;            // "dL_dx" for gradients
+  int into = -1;               // position of the input that it replaces: running statistics
 };
 
 struct Graph {

@@ -223,7 +223,12 @@ class Parser {
             graph_.type(v).rank(), " dimensions once");
     bool differentiable = true;
     if (at_ < text_.size() && text_[at_] == '!') ++at_, differentiable = false;
-    builder_.output(v, order, differentiable, name);
+    Value into = -1;
+    if (accept('-')) {
+      expect('>');
+      into = lookup(value_name());
+    }
+    builder_.output(v, order, differentiable, name, into);
   }
 
   std::string_view text_;

@@ -89,6 +89,7 @@ std::string print(const Graph& graph) {
     text += i ? ", " : "";
     if (!output.name.empty()) text += output.name + " = ";
     text += names[static_cast<size_t>(output.value)] + order_suffix(output.order) + (output.differentiable ? "" : "!");
+    if (output.into >= 0) text += " -> " + names[static_cast<size_t>(graph.inputs[static_cast<size_t>(output.into)])];
   }
   return text + "\n}\n";
 }

@@ -22,11 +22,20 @@ void verify(const Graph& graph) {
     require(type.dtype == node.type.dtype, at(), "is ", name_of(node.type.dtype), ", should be ", name_of(type.dtype));
     require(type.shape == node.type.shape, at(), "has shape ", str(node.type.shape), ", should be ", str(type.shape));
   }
+  std::set<int> replaced;
   for (const Output& output : graph.outputs) {
     require(output.value >= 0 && output.value < static_cast<Value>(graph.nodes.size()), "output %", output.value,
             " does not exist");
     require(is_order(output.order, graph.type(output.value).rank()), "output %", output.value,
             ": memory order does not name each of ", graph.type(output.value).rank(), " dimensions once");
+    if (output.into < 0) continue;
+    require(output.into < static_cast<int>(graph.inputs.size()), "output %", output.value, ": no input ", output.into);
+    const Node& input = graph[graph.inputs[static_cast<size_t>(output.into)]];
+    require(input.op == Op::input, "output %", output.value, " goes into a number");
+    require(input.type.dtype == graph.dtype(output.value) && input.type.shape == graph.shape(output.value), "output %",
+            output.value, ": ", name_of(graph.dtype(output.value)), str(graph.shape(output.value)),
+            " does not fit into '", input.text("name"), "'");
+    require(replaced.insert(output.into).second, "two outputs go into '", input.text("name"), "'");
   }
 }
 

@@ -66,6 +66,20 @@ class KernelBuilder {
     return add_step(Step::Role::compute, v, dims, {source});
   }
 
+  // A number beside the kernel's own work. Nothing that it reads may be read here already.
+  int add_once(Value v) {
+    const size_t before = kernel_.steps.size();
+    const int item = at(v, {}, true);
+    for (size_t s = 0; s < kernel_.steps.size(); ++s) {
+      Step& step = kernel_.steps[s];
+      if (step.role != Step::Role::load || !step.dims.empty()) continue;
+      if (s < before) throw StopFusing{"different_iteration_space"};
+      step.once = true;
+    }
+    kernel_.steps[static_cast<size_t>(item)].once = true;
+    return item;
+  }
+
  private:
   const Graph& graph() const { return world_.graph; }
   Axis& axis(int a) { return kernel_.axes[static_cast<size_t>(a)]; }
@@ -401,7 +415,13 @@ class Fuser {
 
   Fusion run() {
     std::vector<bool> is_output(graph_.nodes.size());
+    std::vector<Value> counters;
     for (const Output& output : graph_.outputs) is_output[static_cast<size_t>(output.value)] = true;
+    for (const Output& output : graph_.outputs) {
+      if (!is_counter(output)) continue;
+      is_output[static_cast<size_t>(output.value)] = false;
+      counters.push_back(output.value);
+    }
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       Value v = static_cast<Value>(i);
       switch (graph_.nodes[i].kind()) {
@@ -419,11 +439,41 @@ class Fuser {
             add_output(v);
       }
     }
+    for (Value v : counters) place_counter(v);
     mark_stores();
     return order();
   }
 
  private:
+  // One number made of single numbers that the caller gives, which takes the place of one of them.
+  bool is_counter(const Output& output) const {
+    if (output.into < 0 || graph_.type(output.value).rank() != 0 || graph_[output.value].kind() != Kind::pointwise)
+      return false;
+    bool single = true;
+    walk_upstream(graph_, output.value, [&](Value v) {
+      const Kind kind = graph_[v].kind();
+      single &= graph_.type(v).rank() == 0 && (kind == Kind::pointwise || kind == Kind::source);
+      return single;
+    });
+    return single;
+  }
+
+  // A launch for one number costs as much as one for a thousand: a kernel that has rows does it on the way.
+  void place_counter(Value v) {
+    for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
+      const std::vector<Axis>& axes = groups_[static_cast<size_t>(g)].kernel.axes;
+      if (std::none_of(axes.begin(), axes.end(), [](const Axis& a) { return a.reduced; })) continue;
+      KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
+      try {
+        int step = builder.add_once(v);
+        commit(g, builder.take(), v, step);
+        return;
+      } catch (const StopFusing&) {
+      }
+    }
+    place(v);
+  }
+
   // A region's result. A plain view of what is in memory anyway needs no kernel, nor does a repeated constant (the
   // gradient of an input that has no influence).
   void add_output(Value v) {

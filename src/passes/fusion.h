@@ -41,6 +41,11 @@ struct Step {
   // sums. The data is read anyway; partial sums go to memory and are added up after the kernel. Nothing in the kernel
   // can use the result.
   bool side = false;
+  // A single number that has nothing to do with the kernel's data, a counter that is updated beside running statistics:
+  // read and written by whoever works on the first row. Set where it is loaded and where it is stored.
+  bool once = false;
+  // A load of an input that this kernel writes over (the pass `update`): nobody but the writer may look at it.
+  bool overwritten = false;
 };
 
 struct Kernel {
@@ -64,6 +69,7 @@ struct Group {
 struct Fusion {
   std::vector<Group> groups;  // in an order that can be run
   std::vector<Stop> stops;
+  std::vector<int> in_place;  // outputs whose kernel writes them over the input that they replace
 };
 
 }  // namespace fusewright

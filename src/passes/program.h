@@ -56,6 +56,7 @@ void differentiate(Program& program);
 void remember(Program& program);
 void layout(Program& program);
 void fuse(Program& program);
+void update(Program& program);
 
 // All of them. FUSEWRIGHT_DUMP=passes prints the graph and the time after each; debug builds verify after each.
 void run_pipeline(Program& program);

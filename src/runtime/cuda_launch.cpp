@@ -593,8 +593,9 @@ std::optional<LaunchChoice> CudaLauncher::known_choice(Call& c, const TuningProg
   return found == loaded_->choices.end() ? std::nullopt : std::optional(found->second);
 }
 
-// Kernels never read what they write (a plan gives every result memory of its own), so a candidate may run any number
-// of times, and the last one to run is the one that counts.
+// A candidate may run any number of times, and the last one to run is the one that counts: kernels do not read what
+// they write (a plan gives every result memory of its own), and one that updates running statistics is timed with its
+// new values going elsewhere.
 LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
                                 const std::vector<double>& numbers, TuningProgress& progress) const {
   Tuner& tuner = Tuner::instance();
@@ -617,10 +618,22 @@ LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<
     choice = all[0];
     plan(c, *choice);
     if (all.size() > 1 && c.blocks > 0) {
+      std::vector<Tensor> elsewhere(operands.size());
+      std::vector<const Tensor*> timed = operands;
+      for (size_t o = 0; o < operands.size(); ++o) {
+        const bool overwrites =
+            code_.operands[o].store && std::any_of(operands.begin(), operands.end(), [&](const Tensor* other) {
+              return other != operands[o] && other->data == operands[o]->data;
+            });
+        if (!overwrites) continue;
+        elsewhere[o] = *operands[o];
+        host.allocate(elsewhere[o]);
+        timed[o] = &elsewhere[o];
+      }
       auto try_one = [&](size_t i) {
         Call candidate = call;
         plan(candidate, all[i]);
-        launch(host, prepare(candidate, operands), operands, numbers);
+        launch(host, prepare(candidate, timed), timed, numbers);
       };
       if (auto timing = tuner.time(host, code_.name, all.size(), try_one, progress)) {
         choice = all[timing->fastest];

@@ -82,6 +82,20 @@ Tensor copied(Host& host, const Tensor& from, const Order& order) {
   return to;
 }
 
+// The bytes that a tensor's elements lie in, from the first to behind the last.
+struct Reach {
+  const char *begin, *end;
+  bool meets(const Reach& other) const { return begin < other.end && other.begin < end; }
+};
+Reach reach_of(const Tensor& tensor) {
+  const char* at = static_cast<const char*>(tensor.data);
+  if (tensor.elements() == 0) return {at, at};
+  int64_t first = 0, last = 0;
+  for (size_t d = 0; d < static_cast<size_t>(tensor.rank); ++d)
+    (tensor.strides[d] < 0 ? first : last) += (tensor.sizes[d] - 1) * tensor.strides[d];
+  return {at + first * size_of(tensor.dtype), at + (last + 1) * size_of(tensor.dtype)};
+}
+
 }  // namespace
 
 // What follows from the sizes of a call's inputs.
@@ -106,7 +120,7 @@ void Plan::give_place(Value v) {
 }
 
 Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
-    : graph_(std::move(graph)), tune_(tune), binder_(graph_) {
+    : graph_(std::move(graph)), tune_(tune), binder_(graph_), in_place_(fusion.in_place) {
   places_.assign(graph_.nodes.size(), -1);
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
@@ -129,7 +143,15 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
     } else {
       step.kernel = kernels_.size();
       kernels_.push_back(cuda ? emit_cuda(graph_, group.kernel) : emit_cpp(graph_, group.kernel));
-      for (const auto& operand : kernels_.back().operands) give_place(operand.value);
+      for (const auto& operand : kernels_.back().operands) {
+        give_place(operand.value);
+        if (!operand.store) continue;
+        for (int output : in_place_) step.updates |= graph_.outputs[static_cast<size_t>(output)].value == operand.value;
+      }
+      const std::vector<fusewright::Step>& work = group.kernel.steps;
+      if (std::any_of(work.begin(), work.end(), [](const fusewright::Step& s) { return s.once; }))
+        for (const Axis& axis : group.kernel.axes)
+          if (!axis.reduced && !axis.tap) rows_.emplace_back(axis.size, binder_.slots());
     }
     steps_.push_back(std::move(step));
   }
@@ -235,8 +257,28 @@ struct Plan::Run {
     return values[place(v)] = view;
   }
 
+  // Gives outputs the memory of the inputs that they replace, where that is laid out as the kernel writes it and no
+  // other input of the call lies there. Whether there is one.
+  bool bind_in_place() {
+    bool any = false;
+    std::vector<Reach> reaches;
+    for (Value v : plan.graph_.inputs) reaches.push_back(reach_of(values[place(v)]));
+    for (int position : plan.in_place_) {
+      const Output& output = plan.graph_.outputs[static_cast<size_t>(position)];
+      const auto into = static_cast<size_t>(output.into);
+      const Tensor& input = values[place(plan.graph_.inputs[into])];
+      bool alone = lies_in(input, output.order);
+      for (size_t i = 0; i < reaches.size() && alone; ++i) alone = i == into || !reaches[i].meets(reaches[into]);
+      if (!alone) continue;
+      values[place(output.value)] = input;
+      any = true;
+    }
+    return any;
+  }
+
   void make(Value v) {
     Tensor& tensor = values[place(v)];
+    if (tensor) return;  // bound already
     tensor = sizes->tensors[place(v)];
     host.allocate(tensor);
   }
@@ -247,6 +289,8 @@ std::shared_ptr<Plan::Sizes> Plan::sizes_of(const std::vector<Tensor>& inputs) c
   preconditions_.check(inputs);
   auto sizes = std::make_shared<Sizes>();
   sizes->symbols = binder_.bind(graph_, inputs);
+  for (const SizeProgram& size : rows_)
+    if (size.run(sizes->symbols.data()) == 0) throw SizeError("no row of a kernel is there to count");
   sizes->tensors.resize(placed_.size());
   for (size_t place = 0; place < placed_.size(); ++place) {
     const auto& shape = shapes_[place];
@@ -263,7 +307,8 @@ std::shared_ptr<Plan::Sizes> Plan::sizes_of(const std::vector<Tensor>& inputs) c
   return sizes;
 }
 
-std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const {
+std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars,
+                              Updates* updates) const {
   const size_t tensor_count = graph_.inputs.size() - scalar_count_;
   require(inputs.size() == tensor_count, tensor_count, " tensors are needed, not ", inputs.size());
   require(scalars.size() == scalar_count_, scalar_count_, " scalars are needed, not ", scalars.size());
@@ -295,6 +340,11 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
     sizes->key = std::move(key);
     recent_.add(run.sizes = sizes);
   }
+  std::vector<Tensor> replaced(updates ? graph_.outputs.size() : 0);
+  for (size_t i = 0; i < replaced.size(); ++i)
+    if (int into = graph_.outputs[i].into; into >= 0)
+      replaced[i] = run.values[run.place(graph_.inputs[static_cast<size_t>(into)])];
+  const bool in_place = updates && !in_place_.empty() && run.bind_in_place();
   TuningProgress progress;
   for (const Step& step : steps_) {
     if (step.library) {
@@ -312,6 +362,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
       std::vector<const Tensor*> operands;
       operands.reserve(code.operands.size());
       for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
+      if (in_place && step.updates) updates->begun = true;
       const int64_t* symbols = run.sizes->symbols.data();
       auto work = [&] {
         if (cuda_launchers_.empty())
@@ -325,8 +376,10 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
   }
   std::vector<Tensor> results;
   results.reserve(graph_.outputs.size());
-  for (const Output& output : graph_.outputs) {
+  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const Output& output = graph_.outputs[i];
     results.push_back(run.get(output.value));
+    if (updates && replaced[i]) continue;
     // Kernels write in the order that is asked for; a library chooses its own.
     bool order_matters = output.differentiable || !output.order.empty();
     // Nor does a result (a gradient may) lie in the memory of an input.
@@ -335,6 +388,14 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
       borrowed = std::find(memory.begin(), memory.end(), results.back().data) != memory.end();
     if (borrowed || (order_matters && !lies_in(results.back(), output.order)))
       results.back() = copied(host, results.back(), output.order);
+  }
+  for (size_t i = 0; i < replaced.size(); ++i) {
+    if (!replaced[i]) continue;
+    if (results[i].data != replaced[i].data) {
+      updates->begun = true;
+      host.copy(results[i], replaced[i]);
+    }
+    results[i] = std::move(replaced[i]);
   }
   return results;
 }

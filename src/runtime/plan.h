@@ -29,7 +29,14 @@ class Plan {
 
   // Throws Error before anything is computed when an input does not fit. Scalar inputs stand in `scalars`, in order.
   // An input that nobody else holds is released after its last use, too.
-  std::vector<Tensor> run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars) const;
+  //
+  // With `updates`, outputs that replace an input (Output::into) are there when the call is done, and the result at
+  // their place is that very input; without, they are results like all others and no input changes.
+  struct Updates {
+    bool begun = false;  // an input has changed, even if an exception came after it
+  };
+  std::vector<Tensor> run(Host& host, std::vector<Tensor> inputs, const std::vector<double>& scalars,
+                          Updates* updates = nullptr) const;
 
   const Graph& graph() const { return graph_; }
   void set_preconditions(Preconditions preconditions) { preconditions_ = std::move(preconditions); }
@@ -48,6 +55,7 @@ class Plan {
     Value call = -1;
     size_t kernel = 0;
     std::vector<Value> release;  // not needed after this step
+    bool updates = false;        // writes over an input, where the tensors of the call allow it
   };
   struct Sizes;
   struct Run;
@@ -71,6 +79,8 @@ class Plan {
   std::vector<std::vector<SizeProgram>> shapes_;  // by place: of all but inputs and constants
   std::vector<Order> orders_;                     // per value: memory order in which it is allocated
   Recent<Sizes> recent_;
+  std::vector<int> in_place_;                     // outputs that their kernel may write over an input
+  std::vector<SizeProgram> rows_;                 // of kernels that count: there must be one to do it
 };
 
 }  // namespace fusewright

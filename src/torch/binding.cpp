@@ -86,7 +86,9 @@ class PyBuilder {
     for (const Size& size : graph_.shape(v)) sizes.push_back(graph_.hint(size));
     return sizes;
   }
-  void output(Value v, const Order& order, bool differentiable) { builder_.output(v, order, differentiable); }
+  void output(Value v, const Order& order, bool differentiable, Value into) {
+    builder_.output(v, order, differentiable, {}, into);
+  }
   Graph finish() {
     verify(graph_);
     return graph_;
@@ -216,6 +218,7 @@ PYBIND11_MODULE(_core, m) {
   auto& error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   py::register_exception<SizeError>(m, "SizeError", error);
   py::register_exception<CompileError>(m, "Unavailable", PyExc_RuntimeError);
+  py::register_exception<Interrupted>(m, "Interrupted", PyExc_RuntimeError);
   // What PyTorch raises below us keeps its Python type: out of memory, for one.
   py::register_local_exception_translator([](std::exception_ptr error) {
     try {
@@ -238,7 +241,8 @@ PYBIND11_MODULE(_core, m) {
       .def("op", &PyBuilder::op)
       .def("dtype", &PyBuilder::dtype)
       .def("shape", &PyBuilder::shape)
-      .def("output", &PyBuilder::output)
+      .def("output", &PyBuilder::output, py::arg("value"), py::arg("order"), py::arg("differentiable"),
+           py::arg("into") = -1)
       .def("finish", &PyBuilder::finish);
 
   py::class_<Region, std::shared_ptr<Region>>(m, "Region")

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/SavedTensorHooks.h>
+#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PythonFallbackKernel.h>
 #include <ATen/record_function.h>
@@ -92,10 +93,11 @@ bool traced(at::TensorList tensors) {
 }
 
 Results forward_results(const Region& region, const Executable& executable, TorchHost& host, at::TensorList inputs,
-                        at::ArrayRef<double> scalars) {
+                        at::ArrayRef<double> scalars, Plan::Updates* updates = nullptr) {
   ++calls;
   RECORD_FUNCTION(region.name(), c10::ArrayRef<const c10::IValue>{});
-  return unwrap_all(executable.forward().run(host, wrap_all(inputs, device_of(inputs), Hold::borrow), scalars.vec()));
+  return unwrap_all(
+      executable.forward().run(host, wrap_all(inputs, device_of(inputs), Hold::borrow), scalars.vec(), updates));
 }
 
 // The results of the region, or with wanted gradients those and what else its backward reads.
@@ -229,6 +231,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     std::vector<double> scalars;
     std::vector<int64_t> wanted;
     bool traced = false;
+    Plan::Updates* updates = nullptr;                    // of a call that writes over its inputs
     std::vector<std::vector<c10::SymInt>> output_sizes;  // of results whose gradient may arrive undefined
 
     // Kept here and not by ctx, which holds on to all of it while the backward runs: each saved tensor goes when the
@@ -239,6 +242,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
   static variable_list forward(AutogradContext* ctx, at::TensorList inputs, const c10::intrusive_ptr<Call>& call) {
     const Program& program = call->executable->program();
+    const bool updating = call->updates != nullptr;
     variable_list results;
     {
       Below below;
@@ -246,7 +250,8 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       TorchHost host(call->device);
       static auto training = find_operator<RunTraining>("fusewright::run_training");
       results = call->traced ? training.call(call->region->handle(), inputs, call->scalars, call->wanted)
-                             : forward_results(*call->region, *call->executable, host, inputs, call->scalars);
+                             : forward_results(*call->region, *call->executable, host, inputs, call->scalars,
+                                               std::exchange(call->updates, nullptr));
     }
     for (const Program::Saved& s : program.saved) {
       if (!s.is_input) {
@@ -260,6 +265,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     }
     ctx->set_materialize_grads(false);
     results.resize(program.user_outputs);
+    if (updating) results.resize(results.size() - call->region->updates().size());
     for (int output : program.gradient_of_output)
       call->output_sizes.push_back(results[static_cast<size_t>(output)].sym_sizes().vec());
     variable_list constant;
@@ -365,32 +371,97 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 };
 
-std::vector<at::Tensor> run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
-  std::shared_ptr<Region> region = Region::find(handle);
-  const Graph& graph = region->graph();
+// The gradients that autograd will ask for; empty if none.
+std::vector<bool> wanted_gradients(const Region& region, at::TensorList inputs) {
+  const Graph& graph = region.graph();
   std::vector<bool> wrt(graph.inputs.size());
   bool any = false;
   for (size_t i = 0; i < graph.inputs.size() && at::GradMode::is_enabled(); ++i) {
     int index = tensor_index(graph, static_cast<int>(i));
     if (index < 0) continue;
-    TORCH_CHECK(static_cast<size_t>(index) < inputs.size(), "fusewright: ", region->name(),
+    TORCH_CHECK(static_cast<size_t>(index) < inputs.size(), "fusewright: ", region.name(),
                 " was given too few tensors");
     wrt[i] = inputs[static_cast<size_t>(index)].requires_grad();
     any |= wrt[i];
   }
-  if (!any) {
-    static auto operation = find_operator<Run>("fusewright::run");
-    Below below;
-    return operation.call(handle, inputs, scalars);
-  }
+  return any ? wrt : std::vector<bool>{};
+}
+
+Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Executable> executable,
+                    const std::vector<bool>& wrt, at::TensorList inputs, at::ArrayRef<double> scalars,
+                    Plan::Updates* updates = nullptr) {
   auto call = c10::make_intrusive<RegionFunction::Call>(device_of(inputs));
-  TorchHost host(call->device);
-  call->executable = region->executable(wrt, host);
+  call->executable = std::move(executable);
   call->region = std::move(region);
   call->wanted = positions(wrt);
   call->traced = traced(inputs);
+  call->updates = updates;
   call->scalars.assign(scalars.begin(), scalars.end());
   return RegionFunction::apply(inputs, call);
+}
+
+Results run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
+  std::shared_ptr<Region> region = Region::find(handle);
+  std::vector<bool> wrt = wanted_gradients(*region, inputs);
+  if (!wrt.empty()) {
+    TorchHost host(device_of(inputs));
+    auto executable = region->executable(wrt, host);
+    return run_on_tape(std::move(region), std::move(executable), wrt, inputs, scalars);
+  }
+  static auto operation = find_operator<Run>("fusewright::run");
+  Below below;
+  return operation.call(handle, inputs, scalars);
+}
+
+// Whether kernels may write straight into the inputs that the region replaces: if autograd neither follows them into
+// the new value nor keeps the old one. Else `copy_` does it.
+bool may_update(const Region& region, const Program& program, at::TensorList inputs) {
+  for (const Region::Update& u : region.updates()) {
+    const at::Tensor& buffer = inputs[u.input];
+    if (buffer.is_inference() || (at::GradMode::is_enabled() && buffer.requires_grad())) return false;
+    if (u.differentiable && program.training()) return false;
+    // Hooks for saved tensors may keep the elements: those before the update.
+    for (const Program::Saved& s : program.saved)
+      if (s.is_input && !s.sizes_only && tensor_index(program.forward, s.index) == static_cast<int>(u.input))
+        return false;
+  }
+  return true;
+}
+
+// Below the dispatcher, which knows `run` as an operator that changes nothing.
+Results run_updating(const std::shared_ptr<Region>& region, const std::shared_ptr<const Executable>& executable,
+                     const std::vector<bool>& wrt, at::TensorList inputs, at::ArrayRef<double> scalars) {
+  Plan::Updates updates;
+  // Autograd notices, as it does after copy_. What the backward will read has been saved with the version before.
+  auto tell_autograd = [&] {
+    for (const Region::Update& u : region->updates()) inputs[u.input].unsafeGetTensorImpl()->bump_version();
+  };
+  auto interrupted = [&](const std::exception& error) {
+    if (!updates.begun) return;
+    tell_autograd();
+    throw Interrupted(region->name() + ": failed when buffers had been updated: " + error.what());
+  };
+  Results results;
+  try {
+    if (!wrt.empty()) {
+      results = run_on_tape(region, executable, wrt, inputs, scalars, &updates);
+    } else {
+      Below below;
+      at::Device device = device_of(inputs);
+      c10::DeviceGuard on_device(device);
+      TorchHost host(device);
+      results = forward_results(*region, *executable, host, inputs, scalars, &updates);
+      results.resize(results.size() - region->updates().size());
+    }
+  } catch (const Error& error) {
+    interrupted(error);
+    throw;
+  } catch (const CompileError& error) {
+    interrupted(error);
+    throw;
+  }
+  tell_autograd();
+  return results;
 }
 
 // Inputs of about these sizes, with these gradients wanted. What else matters is in the graph: Dynamo captures another
@@ -426,7 +497,14 @@ Region::Region(Graph graph, std::string name, int gpu, std::optional<bool> tune)
       tune_(tune),
       has_convolution_(std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [](const Node& node) {
         return node.op == Op::convolution || node.op == Op::conv;
-      })) {}
+      })) {
+  for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+    const Output& output = graph_.outputs[i];
+    require(output.into >= 0 || updates_.empty(), name_, ": outputs that replace inputs come last");
+    if (output.into >= 0)
+      updates_.push_back({i, static_cast<size_t>(tensor_index(graph_, output.into)), output.differentiable});
+  }
+}
 
 Region::~Region() {
   std::lock_guard<std::mutex> lock(regions_mutex);
@@ -568,7 +646,22 @@ std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t han
 std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
                                    const std::vector<double>& scalars) {
   static auto op = find_operator<Run>("fusewright::run");
-  return op.call(region, inputs, scalars);
+  const std::shared_ptr<Region> updating = Region::find(region);
+  if (updating->updates().empty()) return op.call(region, inputs, scalars);
+  // Elements of tensors that others made (tracers, transforms) may not be what is in memory, if there is any.
+  const bool plain = !at::areAnyTensorSubclassLike(inputs) &&
+                     std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.is_neg(); });
+  if (plain) {
+    const std::vector<bool> wrt = wanted_gradients(*updating, inputs);
+    TorchHost host(device_of(at::TensorList(inputs)));
+    auto executable = updating->executable(wrt, host);
+    if (may_update(*updating, executable->program(), inputs))
+      return run_updating(updating, executable, wrt, inputs, scalars);
+  }
+  Results results = op.call(region, inputs, scalars);
+  for (const Region::Update& u : updating->updates()) inputs[u.input].copy_(results[u.output]);
+  results.resize(updating->updates().front().output);
+  return results;
 }
 
 int64_t region_calls() { return calls; }

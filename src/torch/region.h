@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -27,6 +28,12 @@ class Region {
   int64_t handle() const { return handle_; }
   const std::string& name() const { return name_; }
   const Graph& graph() const { return graph_; }
+  // Outputs that replace an input, the last of all: positions of both, of the input among the tensors.
+  struct Update {
+    size_t output, input;
+    bool differentiable;
+  };
+  const std::vector<Update>& updates() const { return updates_; }
   // Where it was captured: the index of a GPU, or -1 for the CPU.
   int gpu() const;
   // Compiled once for each pattern of wanted gradients, each place and, with convolutions, each setting of TF32. Throws
@@ -53,6 +60,7 @@ class Region {
 
  private:
   Graph graph_;
+  std::vector<Update> updates_;
   std::string name_;
   int gpu_;
   std::optional<bool> tune_;  // unset: FUSEWRIGHT_TUNE decides
@@ -66,7 +74,13 @@ class Region {
   std::map<std::tuple<std::vector<bool>, int, bool>, std::shared_ptr<const Executable>> executables_;
 };
 
-// Through the dispatcher: torch.ops.fusewright.run
+// A call failed when it had changed a buffer already: it cannot be done again.
+class Interrupted : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// torch.ops.fusewright.run, whose results replace inputs (Region::updates) and are not returned.
 std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
                                    const std::vector<double>& scalars);
 // The same, or whether the caller is to run PyTorch's operators instead (eager), or to call contest() (unknown).

@@ -9,6 +9,7 @@
 // FUSEWRIGHT_EMULATOR_CAPTURING       1: as if a CUDA graph were being recorded on every stream (0)
 #include "runtime/cuda_driver.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -51,6 +52,8 @@ enum : CUresult {
 };
 
 constexpr int shared_per_block = 227 << 10;
+
+std::atomic<uint64_t> launches = 0;
 
 int number_from_environment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -296,6 +299,7 @@ FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsig
   request.block = {block_x, block_y, block_z};
   request.shared_bytes = shared_bytes;
   try {
+    ++launches;
     fwemu::Diagnosis found = fwemu::launch(request);
     if (found.text.empty()) return CUDA_SUCCESS;
     return explain(found.is_address ? illegal_address : launch_failed, std::move(found.text));
@@ -322,6 +326,8 @@ FWEMU_EXPORT void* emulator_allocate_aligned(size_t bytes, size_t alignment) {
   return fwemu::allocate_device(bytes, alignment);
 }
 FWEMU_EXPORT void emulator_free(void* p) { fwemu::free_device(p); }
+// How many kernels have been started.
+FWEMU_EXPORT uint64_t emulator_launches() { return launches; }
 
 // A function of the table that is not here does not link.
 extern "C" {

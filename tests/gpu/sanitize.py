@@ -73,7 +73,6 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1e9)
     options = parser.parse_args()
     device = torch.device(options.device)
-    torch.backends.cudnn.enabled = False  # or batch_norm without gradients is cuDNN's operator, and not ours
     chosen = [(name, make) for name, make in cases(device).items() if options.only in name][options.skip :]
     end = time.monotonic() + options.seconds
     for number, (name, make) in enumerate(chosen):

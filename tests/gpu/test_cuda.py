@@ -173,6 +173,8 @@ def test_graph_of_a_whole_step(name):
         graph.replay()
         loss = step(plain, reference)
         torch.testing.assert_close(captured, loss, rtol=1e-3, atol=1e-4, msg=lambda m, n=number: f"step {n}: {m}")
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(buffer, plain.get_buffer(name), rtol=1e-3, atol=1e-4)
 
 
 def test_compiling_while_capturing_is_refused():
@@ -320,6 +322,20 @@ def test_kernels_carry_their_names():
     names = {event.name for event in profile.events()}
     assert any(name.startswith("fw_") and "group_norm" in name for name in names), sorted(names)
     assert any(name.endswith("_backward") and name.startswith("normed") for name in names), sorted(names)
+
+
+@pytest.mark.parametrize("shape", [(64, 256), (1 << 16, 64), (8, 64, 32, 32)], ids=str)
+def test_running_statistics_have_no_launches_of_their_own(shape):
+    norm = nn.BatchNorm1d if len(shape) == 2 else nn.BatchNorm2d
+    model = optimize(nn.Sequential(norm(shape[1]), nn.SiLU()), strict=True)
+    x = torch.randn(shape, requires_grad=True)
+    model(x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        model(x)
+        torch.cuda.synchronize()
+    launched = [e.name for e in profile.events() if e.device_type is torch.autograd.DeviceType.CUDA]
+    assert launched and all("fw_" in name for name in launched), launched
+    assert int(model[0].num_batches_tracked) == 2
 
 
 def test_out_of_memory_is_pytorchs_own():

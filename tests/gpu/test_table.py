@@ -21,10 +21,10 @@ from test_layouts import (  # noqa: F401
 from test_operators import (  # noqa: F401
     ENTRIES,
     in_dtype,
+    test_operation,
     test_other_dtypes,
     test_unary_in_other_dtypes,
 )
-from test_operators import test_operation as on_any_device
 from test_showcase import (  # noqa: F401
     test_against_float64,
     test_bfloat16,
@@ -33,16 +33,6 @@ from test_showcase import (  # noqa: F401
 )
 
 pytestmark = pytest.mark.real_core
-
-
-@pytest.mark.parametrize("name", ENTRIES)
-def test_operation(name):
-    if name.startswith("batch_norm_running"):
-        # Where nothing needs a gradient PyTorch captures cuDNN's own operator for images, which stays PyTorch's.
-        with torch.backends.cudnn.flags(enabled=False):
-            on_any_device(name)
-    else:
-        on_any_device(name)
 
 
 @pytest.mark.parametrize(

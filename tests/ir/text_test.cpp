@@ -26,6 +26,17 @@ TEST(Print, ReadsLikeThis) {
   EXPECT_EQ(print(parse(print(graph))), print(graph));
 }
 
+TEST(Print, ResultsThatReplaceInputs) {
+  const char* text =
+      "graph(%x: f32[n, c], %m: f32[c]) {\n"
+      "  %2: f32[c] = sum(%x) {dims = (0), keepdim = 0}\n"
+      "  %3: f32[c] = add(%2, %m)\n"
+      "  return %2, next = %3! -> %m\n"
+      "}\n";
+  EXPECT_EQ(print(parse(text)), text);
+  EXPECT_EQ(parse(text).outputs[1].into, 1);
+}
+
 TEST(Print, NumbersReadBackExactly) {
   for (double value :
        {0.0, -0.0, 1.0, 0.1, 1.0 / 3, 1e-30, 1e300, -2.5, 123456789.0, 9.0e15,

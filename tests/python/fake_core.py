@@ -28,6 +28,10 @@ class Unavailable(RuntimeError):
     pass
 
 
+class Interrupted(RuntimeError):
+    pass
+
+
 _stats = {"kernels_compiled": 0, "cache_hits": 0, "memory_hits": 0, "region_calls": 0, "kernels_tuned": 0}
 unavailable = False  # tests set it: every region then refuses to run
 cuda = False  # tests set it: regions may be on a GPU
@@ -138,9 +142,10 @@ class Builder:
     def shape(self, value):
         return list(self._types[value].shape)
 
-    def output(self, value, order, differentiable):
+    def output(self, value, order, differentiable, into=-1):
         assert sorted(order) == list(range(self._types[value].dim())), order
-        self.graph.outputs.append((value, list(order), differentiable))
+        inputs = [input for input, _ in self.graph.inputs]
+        self.graph.outputs.append((value, list(order), differentiable, inputs.index(into) if into >= 0 else -1))
 
     def finish(self):
         return self.graph
@@ -190,13 +195,19 @@ def run_region(handle, tensors, scalars):
             elif values[i] is None:
                 values[i] = _evaluate(name, [values[o] for o in operands], attrs, sizes)
         results = []
-        for value, order, differentiable in graph.outputs:
+        for value, order, differentiable, _ in graph.outputs:
             result = values[value] if differentiable else values[value].detach()
             physical = result.permute(order).contiguous()
             if any(physical.data_ptr() == t.data_ptr() for t in tensors):
                 physical = physical.clone()
             results.append(physical.permute(sorted(range(len(order)), key=order.__getitem__)))
-    return results
+    returned = []
+    for result, (*_, into) in zip(results, graph.outputs, strict=True):
+        if into < 0:
+            returned.append(result)
+        else:
+            tensors[into].copy_(result)
+    return returned
 
 
 def _meta(dtype):

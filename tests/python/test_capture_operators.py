@@ -376,6 +376,7 @@ def test_every_row_is_tested():
     other_versions = {
         "aten._batch_norm_with_update_functional.default",
         "aten.batch_norm.default",
+        "aten.cudnn_batch_norm.default",  # test_updates.py
         "aten.native_group_norm.default",
         "aten.native_layer_norm.default",
         "aten.log_sigmoid_forward.default",

@@ -91,6 +91,17 @@ def _batch_norm_with_update(c, input, weight, bias, running_mean, running_var, m
     return (y, None, None, None, mean, var)
 
 
+@imports("cudnn_batch_norm", name="batch_norm")
+def _cudnn_batch_norm(c, input, weight, bias, running_mean, running_var, training, epsilon):
+    if not training:
+        y = lambda: _batch_norm_eval(c, input, weight, bias, running_mean, running_var, epsilon)  # noqa: E731
+    else:
+        if running_mean is not None or running_var is not None:
+            c.decline(reasons.MUTATION, "running statistics updated in place")
+        y = lambda: _norm(c, "batch_norm", [input], weight, bias, eps=c.number(epsilon))  # noqa: E731
+    return (y, None, None, None)  # statistics and the reserve are for cuDNN's own backward
+
+
 @imports("_native_batch_norm_legit.no_stats", name="batch_norm")
 def _batch_norm_no_stats(c, input, weight, bias, training, momentum, eps):
     if not training:
