@@ -112,21 +112,24 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
     if (code.nest.kind == LoopNest::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
     if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
   }
-  expect_rows();
+  expect_rows(graph);
   expect_tiles(graph, slots, orders);
 }
 
-// Rows of a length that the graph knows have texts for just that.
-void CudaLauncher::expect_rows() {
+// Rows of a length that the graph knows have texts for just that; those of a length that it expects have some beside the
+// ones for all.
+void CudaLauncher::expect_rows(const Graph& graph) {
   if (code_.nest.kind != LoopNest::Kind::row) return;
   Size size = code_.axes[static_cast<size_t>(code_.nest.inner)].size;
   for (int a : code_.nest.reduced) size = size * code_.axes[static_cast<size_t>(a)].size;
-  const int64_t elements = size.constant().value_or(0);
+  const bool known = size.constant().has_value();
+  const int64_t elements = graph.hint(size);
   if (elements <= 0) return;
+  const int expected = elements % widest_ == 0 ? widest_ : 1;
   std::vector<Variant> rest;
   for (const Variant& variant : variants_) {
-    if (variant.items == 0) rest.push_back(variant);
-    if (variant.items == 0 || elements % variant.vector != 0) continue;
+    if (variant.items == 0 || !known) rest.push_back(variant);
+    if (variant.items == 0 || elements % variant.vector != 0 || (!known && variant.vector != expected)) continue;
     Variant of_length = variant;
     of_length.row = elements / variant.vector;
     const int64_t team = power_of_two_from(ceil_div(of_length.row, variant.items));
@@ -344,7 +347,7 @@ bool CudaLauncher::plan(Call& c, const LaunchChoice& choice) const {
     return n >= least && n <= most && std::has_single_bit(static_cast<uint32_t>(n));
   };
   if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 32) || choice.items < 0 || std::abs(choice.scale) > 4)
+      !power(choice.lanes, 1, 128) || choice.items < 0 || std::abs(choice.scale) > 4)
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;

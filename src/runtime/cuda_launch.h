@@ -74,7 +74,7 @@ class CudaLauncher {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
-  void expect_rows();
+  void expect_rows(const Graph& graph);
   void expect_tiles(const Graph& graph, const std::map<std::string, int>& slots, const std::vector<Order>& orders);
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands, void* stream) const;
   Call bind(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
