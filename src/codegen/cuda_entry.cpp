@@ -265,7 +265,8 @@ void CudaEmitter::write_phase_entry(int p) {
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_phase", id, "(const Args a)");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
-  // Every other pass begins where the one before it ended: the end of the data is still in the L2 cache.
+  // Every other pass begins where the one before it ended, in the order of its blocks and within each: what was read
+  // last is still in the L2 cache.
   line("const index block = static_cast<index>(",
        p % 2 == 0 ? "fw::block_index()" : "fw::block_count() - 1 - fw::block_index()", ");");
   line("const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);");
@@ -301,8 +302,9 @@ void CudaEmitter::write_phase_entry(int p) {
   auto over_ahead = [&](const char* from, const std::vector<std::string>& what) {
     out_ += "#pragma unroll\n";
     open("for (int n = 0; n < AHEAD; ++n)");
-    line("const index e = ", from, " + n * step;");
-    open("if (e < end)");
+    line("const index place_in_piece = ", from, " + n * step;");
+    open("if (place_in_piece < end)");
+    line("const index e = ", p % 2 == 0 ? "" : "begin + end - 1 - ", "place_in_piece;");
     for (const std::string& text : what) line(text);
     close();
     close();

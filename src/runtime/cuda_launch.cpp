@@ -336,7 +336,8 @@ LaunchChoice CudaLauncher::rule_columns(Call& c) const {
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
   }
   choice.items = 0;
-  choice.threads = 256;
+  choice.threads = 128;
+  choice.lanes = 16;
   choice.split = 1;
   return choice;
 }
@@ -556,17 +557,17 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
         add({.vector = first.vector, .split = 1});
       break;
     case LoopNest::Kind::column:
-      for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
-      if (first.items != 0)
+      if (first.items != 0) {
         for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items; });
-      if (first.items != 0)
+        add({.vector = first.vector, .threads = 128, .lanes = 16, .split = 1});
         for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
-      else
+        for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
+      } else {
+        for (int lanes : {32, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
         for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
-      if (first.items != 0)
-        add({.vector = first.vector, .lanes = 32, .split = 1});
-      else
+        but([&](LaunchChoice& o) { o.threads = 256; });
         add({.vector = first.vector, .items = code_.cuda.items[0], .threads = 512, .lanes = 32});
+      }
       break;
   }
   if (call.widest > 1) add(rule(c, 1));
