@@ -296,9 +296,7 @@ void CudaEmitter::write_phase_entry(int p) {
   line("const index step = static_cast<index>(team.threads());");
   // Several vectors are on their way while others are worked on, the first of them while the values of the row are
   // worked out.
-  int loads = 0;
-  for (int s : needed_in(p)) loads += is_element_load(s) && !is_fixed(s);
-  line("constexpr int AHEAD = ", loads > 1 ? "2;" : "4;");
+  line("constexpr int AHEAD = 4;");
   auto over_ahead = [&](const char* from, const std::vector<std::string>& what) {
     out_ += "#pragma unroll\n";
     open("for (int n = 0; n < AHEAD; ++n)");

@@ -45,6 +45,21 @@ const Case cases[] = {
      "graph(%x: f32[n, 3*g, h], %w: f32[3*g], %m: f32[3*g, 1]) { %1 = group_norm(%x, %w) {groups = 3, eps = 0.01, "
      "has_weight = 1} %2 = mul(%1, %m) %3 = silu(%2) return %3 }",
      {{{"n", 20}, {"g", 2}, {"h", 7}}, {{"n", 33}, {"g", 2}, {"h", 64}}, {{"n", 2}, {"g", 3}, {"h", 3001}}}},
+    {"row_of_known_length",
+     "graph(%x: f32[n, 96], %w: f32[96]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1} %2 = "
+     "silu(%1) return %2 }",
+     {{{"n", 1}}, {{"n", 70}}}},
+    {"row_of_known_odd_length",
+     "graph(%x: f16[n, 77]) { %1 = softmax(%x) {dim = 1} return %1 }",
+     {{{"n", 3}}, {{"n", 40}}}},
+    {"groups_of_four",
+     "graph(%x: f32[n, 24], %w: f32[24], %m: f32[24]) { %1 = group_norm(%x, %w) {groups = 6, eps = 0.01, has_weight = "
+     "1} %2 = mul(%1, %m) %3 = silu(%2) return %3 }",
+     {{{"n", 2}}, {{"n", 150}}}},
+    {"groups_side_by_side",
+     "graph(%x: f32[n, 512], %w: f32[512], %m: f32[512]) { %1 = group_norm(%x, %w) {groups = 16, eps = 0.01, "
+     "has_weight = 1} %2 = mul(%1, %m) %3 = silu(%2) return %3 }",
+     {{{"n", 70}}}},
     {"few_long_rows",
      "graph(%x: f32[n, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (1), keepdim = 1} %3 = div(%x, %2) return %3 }",
      {{{"n", 2}, {"c", 20000}}, {{"n", 1}, {"c", 40001}}}},
@@ -72,6 +87,21 @@ class Candidates : public ::testing::TestWithParam<Case> {
 };
 INSTANTIATE_TEST_SUITE_P(, Candidates, ::testing::ValuesIn(cases),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Rows of the length at capture have texts of their own; others take those for all.
+TEST(RowLengths, OtherThanAtCapture) {
+  Graph graph = parse(
+      "graph(%x: f32[n, c], %w: f32[c]) { %1 = rms_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1} %2 = silu(%1) "
+      "return %2 }");
+  graph.hints["c"] = 40;
+  const std::vector<bool> wrt{true, true};
+  const auto executable = compile(graph, wrt);
+  for (int64_t c : {40, 36, 44, 1, 41, 80, 2000}) {
+    std::mt19937 random(7);
+    const std::vector<Array> inputs = random_inputs(graph, {{"n", 37}, {"c", c}}, random);
+    EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << c;
+  }
+}
 
 TEST_P(Candidates, AllAreRight) {
   const Graph graph = parse(GetParam().text);

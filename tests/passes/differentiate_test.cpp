@@ -83,6 +83,22 @@ TEST(Remember, ContractionsAndStatisticsAreSaved) {
             (Names{"x", "amax", "sum"}));
 }
 
+// Statistics of four elements would take half of the memory that the elements take.
+TEST(Remember, StatisticsOfShortRowsAreRecomputed) {
+  const auto saved = [](const std::string& groups) {
+    return saved_names("graph(%x: f32[n, 128], %w: f32[128]) { %1 = group_norm(%x, %w) {groups = " + groups +
+                           ", eps = 0.01, has_weight = 1} %2 = silu(%1) return %2 }",
+                       {"x", "w"});
+  };
+  EXPECT_EQ(saved("32"), (Names{"x", "w"}));
+  EXPECT_EQ(saved("4"), (Names{"x", "w", "sum", "sum"}));
+  // Only if nothing else is kept for it: x is not.
+  EXPECT_EQ(saved_names("graph(%x: f32[n, 4], %y: f32[n, 4]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%1, %y) "
+                        "return %2 }",
+                        {"y"}),
+            (Names{"sum"}));
+}
+
 TEST(Remember, PoolingKeepsItsIndexInAByte) {
   Program program = program_of(
       "graph(%x: f32[c, w]) { %1 = max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (1), ceil_mode "

@@ -268,6 +268,36 @@ TEST_F(CudaRuntimeTest, LaunchesThatCannotBe) {
   EXPECT_EQ(launch({0x7fffffff, 1024, 232448}), "");
 }
 
+TEST_F(CudaRuntimeTest, LaunchesOverlapWhereTheyCan) {
+  const int arguments = 1;
+  const auto launched = [&](Architecture architecture) {
+    Runtime runtime(options, cache);
+    void* kernel = runtime.compile({source("k")}, architecture)[0]->kernel("k", 0);
+    cuda.calls.clear();
+    LaunchShape shape{5, 64, 16};
+    runtime.launch(kernel, "k", 0, shape, &arguments, nullptr);
+    EXPECT_EQ(cuda.count("cuLaunchKernelEx"), 0);
+    shape.overlaps = true;
+    runtime.launch(kernel, "k", 0, shape, &arguments, nullptr);
+    EXPECT_EQ(cuda.count("cuLaunchKernel k device 0 grid 5 block 64 shared 16"), 2);
+    return cuda.count("cuLaunchKernelEx");
+  };
+  EXPECT_EQ(launched(hopper), 1);
+  cuda.version = 12020, nvrtc.major = 12;
+  EXPECT_EQ(launched(hopper), 0);
+  cuda.version = 13000, nvrtc.major = 13;
+  cuda.devices = {{"A100", 8, 0, 166912}};
+  EXPECT_EQ(launched({8, 0}), 0);
+  cuda.devices = {{"H100", 9, 0, 232448}};
+  cuda.errors["cuLaunchKernelEx"] = 701;
+  Runtime runtime(options, cache);
+  void* kernel = runtime.compile({source("k")}, hopper)[0]->kernel("k", 0);
+  EXPECT_HAS(message_of<Error>([&] {
+               runtime.launch(kernel, "k", 0, {.blocks = 1, .threads = 32, .overlaps = true}, &arguments, nullptr);
+             }),
+             "cuLaunchKernelEx: CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES");
+}
+
 TEST_F(CudaRuntimeTest, Capturing) {
   Runtime runtime(options, cache);
   EXPECT_FALSE(runtime.is_capturing(nullptr));
