@@ -1,6 +1,6 @@
 # make setup   environment (.venv) and build; complete on a fresh machine
 # make run     the four showcase models through everything
-# make test    lint, C++ tests, Python tests
+# make test    lint, C++ tests, Python tests, NVRTC over their kernels
 # make build   all that changed           make lint / format    layout of the code
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All checks: lint, C++ tests, Python tests. All of them run, whatever fails; the summary and the exit status tell.
+# All checks: lint, C++ tests, Python tests, and NVRTC over all kernels that these ran. All of them run, whatever fails; the
+# summary and the exit status tell.
 # STRICT=1 (continuous integration) makes a skipped part a failure.   PYTEST_ARGS="-k name" narrows pytest.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -10,6 +11,9 @@ logs=build/logs
 rm -rf build/test-cache "$logs"
 mkdir -p "$logs"
 export FUSEWRIGHT_CACHE_DIR=${FUSEWRIGHT_CACHE_DIR:-$PWD/build/test-cache}
+# What runs in the emulator leaves its text there, for the real NVRTC.
+export FUSEWRIGHT_EMULATOR_TEXTS=$PWD/build/texts
+rm -rf "$FUSEWRIGHT_EMULATOR_TEXTS"
 
 summary=()
 failed=0
@@ -53,6 +57,14 @@ emulated_tests() {
   return "$(cat "$logs/emulated-status")"
 }
 
+nvrtc_texts() {
+  if [ -e build/without-gtest ]; then
+    echo "nvrtc: SKIPPED, the C++ tests were not built: GoogleTest is missing (apt-get install libgtest-dev)"
+    return 77
+  fi
+  build/tests/nvrtc_texts "$FUSEWRIGHT_EMULATOR_TEXTS" build/texts-known
+}
+
 part lint 'lint:' scripts/lint.sh
 part ctest 'tests passed|SKIPPED|No tests' cpp_tests
 passed='(passed|failed|error|no tests ran|SKIPPED).*'
@@ -67,6 +79,7 @@ else
   wait "$emulated_pid"
   part emulated "$passed" emulated_tests
 fi
+part nvrtc 'nvrtc:' nvrtc_texts
 
 echo "---- summary"
 printf '%s\n' "${summary[@]}"

@@ -107,13 +107,15 @@ std::vector<std::string> Nvrtc::options(const Target& target) {
           "--prec-sqrt=true"};
 }
 
-std::vector<std::byte> Nvrtc::compile(const std::string& source, const Target& target) const {
+std::vector<std::byte> Nvrtc::compile(const std::string& source, const Target& target,
+                                      const std::vector<std::string>& more) const {
   nvrtcProgram program = nullptr;
   check(functions_.nvrtcCreateProgram(&program, source.c_str(), "kernel.cu", 0, nullptr, nullptr),
         "nvrtcCreateProgram");
   const std::unique_ptr<nvrtcProgram, nvrtcResult (*)(nvrtcProgram*)> owner(&program, functions_.nvrtcDestroyProgram);
 
-  const std::vector<std::string> words = options(target);
+  std::vector<std::string> words = options(target);
+  words.insert(words.end(), more.begin(), more.end());
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
   const nvrtcResult result =

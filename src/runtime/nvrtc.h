@@ -60,8 +60,10 @@ class Nvrtc {
   // The options, as they go into the key of the cache.
   static std::vector<std::string> options(const Target& target);
 
-  // Throws CompileError with NVRTC's own log.
-  std::vector<std::byte> compile(const std::string& source, const Target& target) const;
+  // Throws CompileError with NVRTC's own log. `more`: options beside the usual ones, of tests; no code if they end
+  // before there is some.
+  std::vector<std::byte> compile(const std::string& source, const Target& target,
+                                 const std::vector<std::string>& more = {}) const;
 
   std::string version() const { return std::to_string(major_) + "." + std::to_string(minor_); }
   const std::string& identity() const { return identity_; }  // version, and size and time stamp of the file

@@ -1,8 +1,12 @@
 #include "emulator/module.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 
 #include "embedded_emulator.h"
@@ -16,14 +20,44 @@ std::string preamble() {
   return std::string(fusewright::embedded_interface) + "\n" + fusewright::embedded_emulator + "\n";
 }
 
-uint64_t interface_number() {  // FNV-1a
-  static const uint64_t number = [] {
-    uint64_t hash = 0xcbf29ce484222325u;
-    for (const char c : preamble()) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-    return hash;
-  }();
+static uint64_t number_of(const std::string& text) {  // FNV-1a
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+uint64_t interface_number() {
+  static const uint64_t number = number_of(preamble());
   return number;
 }
+
+namespace {
+
+// Texts that the project generates begin with their variant; those of the emulator's own tests do not.
+bool is_generated(const std::string& text) { return text.starts_with("#define FW_VECTOR "); }
+
+// With FUSEWRIGHT_EMULATOR_TEXTS, every generated text that a process loads is left in that folder, once, under a
+// number of its own and without the headers, which are the same in all of them: tests/nvrtc has the real NVRTC compile
+// it.
+void keep_text(const std::string& text) {
+  const char* folder = std::getenv("FUSEWRIGHT_EMULATOR_TEXTS");
+  if (folder == nullptr || *folder == 0 || !is_generated(text)) return;
+  const size_t headers = text.find("\n//"), last = text.rfind("#endif  // FW_KERNELS_");
+  if (headers == std::string::npos || last == std::string::npos) return;
+  const std::string kept = text.substr(0, headers + 1) + text.substr(text.find('\n', last) + 1);
+  char name[32];
+  std::snprintf(name, sizeof name, "%016llx.cu", static_cast<unsigned long long>(number_of(kept)));
+  const std::filesystem::path place = std::filesystem::path(folder) / name;
+  std::error_code none;
+  if (std::filesystem::exists(place, none)) return;
+  std::filesystem::create_directories(folder, none);
+  // Whole or not at all: others may look for it at the same time.
+  const std::filesystem::path draft = place.string() + "." + std::to_string(getpid());
+  std::ofstream(draft) << kept;
+  std::filesystem::rename(draft, place, none);
+}
+
+}  // namespace
 
 std::unique_ptr<Image> load_image(const void* bytes) {
   ImageHeader header;
@@ -42,6 +76,7 @@ std::unique_ptr<Image> load_image(const void* bytes) {
   const auto bind = reinterpret_cast<void (*)(const Runtime*)>(image->library->symbol("fwemu_bind"));
   if (bind == nullptr) throw std::runtime_error("the image has no fwemu_bind");
   bind(&Block::runtime);
+  keep_text(image->text);
   return image;
 }
 
