@@ -81,6 +81,17 @@ class GeluSoftmaxTanh(nn.Module):
         return torch.tanh(F.softmax(F.gelu(x), dim=-1) * 2)
 
 
+class ScaleBiasSoftmax(nn.Module):
+    """Attention's: scores times a scale, plus a bias for each key."""
+
+    def __init__(self, keys: int):
+        super().__init__()
+        self.bias = nn.Parameter(torch.randn(keys))
+
+    def forward(self, x):
+        return F.softmax(x * 0.125 + self.bias, dim=-1)
+
+
 class LayerNormGelu(nn.Module):
     def __init__(self, features: int):
         super().__init__()
@@ -132,6 +143,7 @@ CHAINS = {
     "batchnorm bias divide swish 65536x512": Row(
         lambda s: BatchNormBiasDivideSwish(s[1]), (65536, 512), (64, 32), 75, 75
     ),
+    "mul add softmax 8192x4096": Row(lambda s: ScaleBiasSoftmax(s[1]), (8192, 4096), (32, 64), 90, None),
     "gelu softmax mul tanh 8192x4096": Row(lambda s: GeluSoftmaxTanh(), (8192, 4096), (32, 64), 90, None),
     "layernorm gelu mul 8192x4096": Row(lambda s: LayerNormGelu(s[1]), (8192, 4096), (32, 64), 90, None),
     "rmsnorm swish 8192x4096": Row(lambda s: RmsNormSwish(s[1]), (8192, 4096), (32, 64), 90, None),

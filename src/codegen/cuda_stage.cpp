@@ -125,7 +125,8 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
   if (fixed) parameters += ", [[maybe_unused]] Fixed& f";
   open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at", parameters, ")");
   line("(void)a, (void)row, (void)at;");
-  // The last pass needs nothing that it reads or writes again: what earlier passes left in the cache stays there for it.
+  // The last pass needs nothing that it reads or writes again: what earlier passes left in the cache stays there for
+  // it.
   const std::string last_load = nest().stages > 1 ? "load_" + to_string(nest().stages - 1) : "";
   for (int s : steps) {
     if (!is_element_load(s) || !(is_fixed(s) ? fixed : moving)) continue;
@@ -133,8 +134,8 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
     std::string from = pointer(operand) + " + " + element_offset(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
     if (inner_varying(s))
-      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line", name == last_load ? streaming : "", "(",
-           from, ", ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line", name == last_load ? streaming : "",
+           "(", from, ", ", to, ");");
     else
       line(to, " = fw::load(", from, ");");
   }

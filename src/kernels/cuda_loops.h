@@ -108,8 +108,7 @@ FW_FN constexpr u32 ahead_bytes() {
 template <class T>
 FW_FN void ask_line(char* slot, u32 before, const T* from FW_AND_CALLER) {
   constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0)
-    copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes FW_AND_LINE);
+  if constexpr (bytes > 0) copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes FW_AND_LINE);
 }
 template <class T>
 FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V] FW_AND_CALLER) {

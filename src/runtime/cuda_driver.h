@@ -66,8 +66,7 @@ struct CUlaunchConfig {
   X(cuLaunchKernel,                                                                                                    \
     (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,       \
      unsigned block_z, unsigned shared_bytes, CUstream stream, void** parameters, void** extra))                       \
-  X(cuLaunchKernelEx,                                                                                                  \
-    (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra))                              \
+  X(cuLaunchKernelEx, (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra))            \
   X(cuStreamIsCapturing, (CUstream stream, int* status))                                                               \
   X(cuEventCreate, (CUevent * event, unsigned flags))                                                                  \
   X(cuEventRecord, (CUevent event, CUstream stream))                                                                   \

@@ -116,8 +116,8 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   expect_tiles(graph, slots, orders);
 }
 
-// Rows of a length that the graph knows have texts for just that; those of a length that it expects have some beside the
-// ones for all.
+// Rows of a length that the graph knows have texts for just that; those of a length that it expects have some beside
+// the ones for all.
 void CudaLauncher::expect_rows(const Graph& graph) {
   if (code_.nest.kind != LoopNest::Kind::row) return;
   Size size = code_.axes[static_cast<size_t>(code_.nest.inner)].size;

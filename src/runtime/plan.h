@@ -79,8 +79,8 @@ class Plan {
   std::vector<std::vector<SizeProgram>> shapes_;  // by place: of all but inputs and constants
   std::vector<Order> orders_;                     // per value: memory order in which it is allocated
   Recent<Sizes> recent_;
-  std::vector<int> in_place_;                     // outputs that their kernel may write over an input
-  std::vector<SizeProgram> rows_;                 // of kernels that count: there must be one to do it
+  std::vector<int> in_place_;      // outputs that their kernel may write over an input
+  std::vector<SizeProgram> rows_;  // of kernels that count: there must be one to do it
 };
 
 }  // namespace fusewright

@@ -91,9 +91,10 @@ TEST_F(NvrtcTest, TiledKernelsForEachArchitecture) {
     for (const char* variant :
          {"4\n#define FW_WIDE 0\n#define FW_TILED 17ull", "1\n#define FW_WIDE 1\n#define FW_TILED 14ull"}) {
       try {
-        const auto image = nvrtc->compile("#define FW_ROW 0\n#define FW_ITEMS 4\n#define FW_ACROSS 1\n#define FW_VECTOR " +
-                                              std::string(variant) + "\n" + cuda_tile_prelude() + code.cuda.tiled_text,
-                                          {name, false});
+        const auto image =
+            nvrtc->compile("#define FW_ROW 0\n#define FW_ITEMS 4\n#define FW_ACROSS 1\n#define FW_VECTOR " +
+                               std::string(variant) + "\n" + cuda_tile_prelude() + code.cuda.tiled_text,
+                           {name, false});
         EXPECT_GT(image.size(), 1000u);
       } catch (const CompileError& error) {
         if (std::string(error.what()).find("invalid value for --gpu-architecture") != std::string::npos) continue;
