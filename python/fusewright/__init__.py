@@ -4,6 +4,7 @@ model = fusewright.optimize(model)        # in place; train and evaluate it as b
 print(fusewright.explain(model, x))       # what was fused, what was not, and why
 """
 
+import atexit as _atexit
 from importlib import metadata as _metadata
 
 import torch
@@ -31,6 +32,7 @@ try:
 except _metadata.PackageNotFoundError:  # run from a build directory
     __version__ = _core.version()
 
+_atexit.register(_core.finish_compiling)  # while there is an interpreter to log to
 log.configure()
 _core.set_log_sink(log.core_sink)
 _core.add_library_directories(devices.library_directories())

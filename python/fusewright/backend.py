@@ -134,10 +134,11 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     if not regions:
         return _as_it_was(gm) if captured.fallbacks else gm.forward
     captured.regions = regions
-    if session.record:
-        captured.wanted = _wanted_gradients(gm, normal.graph, regions)
+    captured.wanted = _wanted_gradients(gm, normal.graph, regions)
     if not session.record:
         count("regions", len(regions))
+        for region, wanted in zip(regions, captured.wanted, strict=True):
+            region.compiled.prepare(wanted)  # while Dynamo builds its guards
 
     def on_unavailable(region: Region, reason: str, detail: str) -> None:
         session.report(Fallback(f"region {region.name}", "", "", reason, "", detail))

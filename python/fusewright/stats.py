@@ -20,12 +20,16 @@ def count(name: str, by: int = 1) -> None:
 def stats() -> dict[str, int]:
     """Return the counters since the start of the process or the last `reset_stats()`.
 
+    Waits for kernels that are being compiled in the background: for a GPU, those that the first call of a region did
+    not need. The tuner times them with a later call.
+
     `captures`: graphs that Dynamo handed over. `regions`: fused regions made from them. `region_calls`: runs of a
     fused region. `kernels_compiled`: kernels built by the compiler; `cache_hits`: kernels found on disk;
     `memory_hits`: kernels already loaded. `kernels_tuned`: timings on a GPU, of a kernel's launches or of a
     region against eager, once for sizes of a kind. `fallback_calls`: calls that ran without any fused region although
     the model is optimised. `failed_captures`: frames that Dynamo could not trace.
     """
+    _core.finish_compiling()
     with _lock:
         result = dict(_counts)
     for name, value in _core.stats().items():
@@ -38,4 +42,5 @@ def reset_stats() -> None:
     with _lock:
         for name in _counts:
             _counts[name] = 0
+    _core.finish_compiling()
     _core_base.update(_core.stats())

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ir/error.h"
+#include "runtime/background.h"
 #include "runtime/divider.h"
 #include "runtime/log.h"
 #include "runtime/sha256.h"
@@ -36,6 +37,12 @@ std::string str(const LaunchChoice& c) {
 
 constexpr uintptr_t widest_vector = 16;  // bytes
 
+std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
+  std::vector<const Tensor*> result;
+  for (const Tensor& tensor : tensors) result.push_back(&tensor);
+  return result;
+}
+
 // Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
 constexpr int64_t worth_compiling = 1 << 16;
 
@@ -64,6 +71,7 @@ struct CudaLauncher::Call : Shape {
   int64_t processors = 1;
   int widest = 1;  // elements in the largest vector that these tensors allow
   bool wide = false;
+  bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
   std::vector<int64_t> side_strides, total_strides;
   std::vector<bool> partial;  // per pass: it leaves partial sums
   int64_t tile_bytes = 0;     // of shared memory
@@ -80,6 +88,7 @@ struct CudaLauncher::Call : Shape {
 // The launches of a call. They serve every call with the same key: all but addresses and numbers is in the arguments.
 struct CudaLauncher::Prepared {
   std::vector<int64_t> key;
+  bool lasting = true;  // false: the rule chose because it cannot be timed yet
   struct Launch {
     void* kernel;
     std::string name;
@@ -113,7 +122,8 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
     if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
   }
   expect_rows(graph);
-  expect_tiles(graph, slots, orders);
+  expect_tensors(graph, slots, orders);
+  expect_tiles();
 }
 
 // Rows of a length that the graph knows have texts for just that; those of a length that it expects have some beside
@@ -140,26 +150,53 @@ void CudaLauncher::expect_rows(const Graph& graph) {
   variants_ = std::move(rest);
 }
 
-// Where the graph itself says that operands lie differently, the tiled variant for its sizes is compiled with the rest.
-void CudaLauncher::expect_tiles(const Graph& graph, const std::map<std::string, int>& slots,
-                                const std::vector<Order>& orders) {
-  if (code_.cuda.tiled_text.empty()) return;
-  std::vector<int64_t> symbols(slots.size(), 1);
-  for (const auto& [name, slot] : slots) symbols[static_cast<size_t>(slot)] = graph.hints.at(name);
-  std::vector<Tensor> tensors(code_.operands.size());
-  std::vector<const Tensor*> operands;
-  for (size_t o = 0; o < tensors.size(); ++o) {
-    const Value v = code_.operands[o].value;
-    for (const Size& size : graph.shape(v)) tensors[o].sizes[static_cast<size_t>(tensors[o].rank++)] = graph.hint(size);
-    set_strides(tensors[o], orders[static_cast<size_t>(v)]);
-    operands.push_back(&tensors[o]);
+// The operands as the graph knows them: aligned, in their orders, with the sizes at capture.
+void CudaLauncher::expect_tensors(const Graph& graph, const std::map<std::string, int>& slots,
+                                  const std::vector<Order>& orders) {
+  expected_symbols_.assign(slots.size() + 1, 1);
+  for (const auto& [name, slot] : slots)
+    if (const auto hint = graph.hints.find(name); hint != graph.hints.end())
+      expected_symbols_[static_cast<size_t>(slot)] = hint->second;
+  for (const KernelCode::Operand& operand : code_.operands) {
+    Tensor& tensor = expected_.emplace_back();
+    for (const Size& size : graph.shape(operand.value))
+      tensor.sizes[static_cast<size_t>(tensor.rank++)] = SizeProgram(size, slots).run(expected_symbols_.data());
+    set_strides(tensor, orders[static_cast<size_t>(operand.value)]);
+    const Node& node = graph[operand.value];
+    takes_gradient_ |= node.op == Op::input && node.text("name").starts_with("dL_dy");
   }
-  Geometry g = geometry_.bind(operands, symbols.data());
+}
+
+// Where the graph itself says that operands lie differently, the tiled variant for its sizes is compiled with the rest.
+void CudaLauncher::expect_tiles() {
+  if (code_.cuda.tiled_text.empty()) return;
+  const std::vector<const Tensor*> operands = pointers_to(expected_);
+  Geometry g = geometry_.bind(operands, expected_symbols_.data());
   merge_loops(g);
   if (const Tiling tiling = find_tiling(code_, g); tiling.operands != 0) {
     const Variant variant = tiled_variant(g, operands, tiling);
     if (!variant.wide) variants_.push_back(variant);
   }
+}
+
+// What the rule takes for the sizes at capture.
+std::vector<CudaLauncher::Variant> CudaLauncher::first_variants(int device) const {
+  if (variants_.back().tiling.operands != 0) return {variants_.back()};
+  Call c = bind(device, pointers_to(expected_), expected_symbols_.data());
+  c.estimate = true;
+  c.wide = false;  // which is compiled when a tensor needs it
+  std::vector<Variant> result;
+  auto add = [&](const Variant& variant) {
+    if (std::find(result.begin(), result.end(), variant) == result.end()) result.push_back(variant);
+  };
+  auto add_by_rule = [&](int vector) {
+    plan(c, rule(c, vector));
+    add(c.variant);
+    if (!code_.cuda.position_side.empty()) add({c.variant.vector, 0, false, {}});
+  };
+  add_by_rule(c.widest);
+  if (takes_gradient_) add_by_rule(1);
+  return result;
 }
 
 std::string CudaLauncher::source(const Variant& variant) const {
@@ -188,9 +225,9 @@ std::string CudaLauncher::source(const Variant& variant) const {
   return text + cuda_prelude() + code_.text;
 }
 
-std::vector<std::string> CudaLauncher::sources() const {
+std::vector<std::string> CudaLauncher::sources(int device) const {
   std::vector<std::string> result;
-  for (const Variant& variant : variants_) result.push_back(source(variant));
+  for (const Variant& variant : first_variants(device)) result.push_back(source(variant));
   return result;
 }
 
@@ -207,14 +244,34 @@ std::vector<std::string> CudaLauncher::entries(const Variant& variant) const {
 }
 
 void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device) {
-  for (size_t i = 0; i < variants_.size(); ++i) {
-    for (const std::string& entry : entries(variants_[i])) modules[i]->kernel(entry, device);
-    loaded_->modules[variants_[i]] = std::move(modules[i]);
+  const cuda::Architecture architecture = loaded_->architecture = cuda::device(device).architecture;
+  const std::vector<Variant> first = first_variants(device);
+  for (size_t i = 0; i < first.size(); ++i) {
+    for (const std::string& entry : entries(first[i])) modules[i]->kernel(entry, device);
+    loaded_->modules[first[i]] = std::move(modules[i]);
   }
-  loaded_->architecture = cuda::device(device).architecture;
+  for (const Variant& variant : variants_) {
+    if (loaded_->modules.count(variant)) continue;
+    ++loaded_->missing;
+    auto load = [=, loaded = loaded_, source = source(variant), entries = entries(variant)] {
+      try {
+        const std::shared_ptr<cuda::Module> module = cuda::compile({source}, architecture)[0];
+        for (const std::string& entry : entries) module->kernel(entry, device);
+        const std::lock_guard lock(loaded->mutex);
+        loaded->modules.try_emplace(variant, module);
+      } catch (const std::exception& error) {
+        log(LogLevel::debug, error.what());  // a call that needs it tries again, and its caller is told
+      }
+      --loaded->missing;
+    };
+    Background::instance().add(std::move(load));
+  }
 }
 
+bool CudaLauncher::complete() const { return loaded_->missing == 0; }
+
 int CudaLauncher::resident_blocks(const Call& c, const char* entry) const {
+  if (c.estimate) return 1;
   const uint32_t shared = shared_bytes(c);
   const auto key = std::make_tuple(c.variant, c.device, c.threads, shared, *entry != 0);
   const std::shared_ptr<cuda::Module> kernels = module(c.variant);
@@ -226,17 +283,19 @@ int CudaLauncher::resident_blocks(const Call& c, const char* entry) const {
 }
 
 std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
-  if (auto known = loaded_->modules.find(variant); known != loaded_->modules.end()) return known->second;
-  std::lock_guard<std::mutex> lock(loaded_->mutex);
-  auto& slot = loaded_->later[variant];
-  if (!slot) slot = cuda::compile({source(variant)}, loaded_->architecture)[0];
-  return slot;
+  {
+    const std::lock_guard lock(loaded_->mutex);
+    if (auto known = loaded_->modules.find(variant); known != loaded_->modules.end()) return known->second;
+  }
+  // Wide offsets, tiles, and what is still on its way: whoever compiles the same source is waited for.
+  const std::shared_ptr<cuda::Module> module = cuda::compile({source(variant)}, loaded_->architecture)[0];
+  const std::lock_guard lock(loaded_->mutex);
+  return loaded_->modules.try_emplace(variant, module).first->second;
 }
 
 bool CudaLauncher::is_loaded(const Variant& variant) const {
-  if (loaded_->modules.count(variant)) return true;
-  std::lock_guard<std::mutex> lock(loaded_->mutex);
-  return loaded_->later.count(variant) != 0;
+  const std::lock_guard lock(loaded_->mutex);
+  return loaded_->modules.count(variant) != 0;
 }
 
 bool CudaLauncher::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
@@ -271,11 +330,11 @@ bool CudaLauncher::needs_wide(const Geometry& g) const {
   return points >= narrow_limit;
 }
 
-CudaLauncher::Call CudaLauncher::bind(Host& host, const std::vector<const Tensor*>& operands,
+CudaLauncher::Call CudaLauncher::bind(int device, const std::vector<const Tensor*>& operands,
                                       const int64_t* symbols) const {
   Call c;
   c.g = geometry_.bind(operands, symbols);
-  c.device = host.device();
+  c.device = device;
   c.processors = cuda::device(c.device).multiprocessors;
   merge_loops(c.g);
   c.widest = vectors_fit(c.g, operands) ? widest_ : 1;
@@ -600,12 +659,18 @@ std::optional<LaunchChoice> CudaLauncher::known_choice(Call& c, const TuningProg
 // A candidate may run any number of times, and the last one to run is the one that counts: kernels do not read what
 // they write (a plan gives every result memory of its own), and one that updates running statistics is timed with its
 // new values going elsewhere.
-LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
-                                const std::vector<double>& numbers, TuningProgress& progress) const {
+std::optional<LaunchChoice> CudaLauncher::tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
+                                               const std::vector<double>& numbers, TuningProgress& progress) const {
+  const uint64_t place = bucket(call, call.device);
+  const bool possible_now = complete() && !cuda::is_capturing(host.stream());
+  if (!possible_now) {
+    const std::lock_guard lock(loaded_->mutex);
+    if (loaded_->unknown.count(place)) return std::nullopt;
+  }
   Tuner& tuner = Tuner::instance();
   const auto turn = tuner.turn();
   Call c = call;
-  if (auto known = known_choice(c, &progress)) return *known;  // another thread was first
+  if (auto known = known_choice(c, &progress)) return known;  // another thread was first
   const cuda::Device& device = cuda::device(c.device);
   const std::string key =
       Sha256()
@@ -617,7 +682,11 @@ LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<
           .hex();
   std::optional<LaunchChoice> choice = tuner.recall<LaunchChoice>(key);
   if (!choice || !plan(c, *choice)) {
-    if (cuda::is_capturing(host.stream())) return rule(c, c.widest);
+    if (!possible_now) {
+      const std::lock_guard lock(loaded_->mutex);
+      loaded_->unknown.insert(place);
+      return std::nullopt;
+    }
     const std::vector<LaunchChoice> all = candidates(c);
     choice = all[0];
     plan(c, *choice);
@@ -650,7 +719,6 @@ LaunchChoice CudaLauncher::tune(Host& host, const Call& call, const std::vector<
       }
     }
   }
-  const uint64_t place = bucket(c, c.device);
   std::lock_guard<std::mutex> lock(loaded_->mutex);
   return loaded_->choices[place] = *choice;
 }
@@ -767,8 +835,8 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
     if (const auto known = recent_.find(key)) return launch(host, *known, operands, numbers);
   auto prepared = std::make_shared<Prepared>(prepare(host, operands, symbols, numbers, progress));
   launch(host, *prepared, operands, numbers);
-  // While a graph is recorded nothing is timed or loaded: another call may choose better.
-  if (forced || cuda::is_capturing(host.stream())) return;
+  // While a graph is recorded no tiles are compiled: another call may choose better.
+  if (forced || !prepared->lasting || cuda::is_capturing(host.stream())) return;
   prepared->key = std::move(key);
   recent_.add(std::move(prepared));
 }
@@ -777,13 +845,15 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
 CudaLauncher::Prepared CudaLauncher::prepare(Host& host, const std::vector<const Tensor*>& operands,
                                              const int64_t* symbols, const std::vector<double>& numbers,
                                              TuningProgress* progress) const {
-  Call c = bind(host, operands, symbols);
+  Call c = bind(host.device(), operands, symbols);
   if (plan_tiled(c, operands, host.stream())) return prepare(c, operands);
   std::optional<LaunchChoice> choice = known_choice(c, progress);
   if (!choice) choice = tune(host, c, operands, numbers, *progress);
   // Others in the bucket may have sizes that this choice cannot serve; the rule serves all that launch() takes.
-  if (!plan(c, *choice)) plan(c, rule(c, c.widest));
-  return prepare(c, operands);
+  if (!choice || !plan(c, *choice)) plan(c, rule(c, c.widest));
+  Prepared prepared = prepare(c, operands);
+  prepared.lasting = choice.has_value();
+  return prepared;
 }
 
 void CudaLauncher::launch(Host& host, const Prepared& prepared, const std::vector<const Tensor*>& operands,
@@ -850,6 +920,7 @@ CudaLauncher::Prepared CudaLauncher::prepare(Call& c, const std::vector<const Te
   }
   const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
+  c.variant.row = 0;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;

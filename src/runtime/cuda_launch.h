@@ -1,5 +1,6 @@
 #pragma once
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -7,6 +8,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "codegen/kernel_code.h"
@@ -43,10 +45,12 @@ class CudaLauncher {
   CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
                const std::vector<Order>& orders);
 
-  // One source for each variant, and their modules in the same order. They are loaded on the device at once: nothing
-  // may be loaded later, while a CUDA graph is being captured.
-  std::vector<std::string> sources() const;
+  // One source for each variant that tensors of the sizes at capture take, and their modules in the same order. The
+  // other variants, which tensors of other sizes take and the tuner tries, are compiled in the background. All are
+  // loaded on the device when they are there: nothing should be loaded later, while a CUDA graph is being captured.
+  std::vector<std::string> sources(int device) const;
   void attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device);
+  bool complete() const;  // all variants are there; nothing is timed before
 
   // Without a `progress` nothing is timed: the rules choose.
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
@@ -75,9 +79,11 @@ class CudaLauncher {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
   void expect_rows(const Graph& graph);
-  void expect_tiles(const Graph& graph, const std::map<std::string, int>& slots, const std::vector<Order>& orders);
+  void expect_tensors(const Graph& graph, const std::map<std::string, int>& slots, const std::vector<Order>& orders);
+  void expect_tiles();
+  std::vector<Variant> first_variants(int device) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands, void* stream) const;
-  Call bind(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
+  Call bind(int device, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
   void set_vector(Call& call, int vector) const;
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
@@ -96,8 +102,9 @@ class CudaLauncher {
   // Tensors for which one choice serves: sizes up to the same power of two, vectors of one width, strides of one kind.
   uint64_t bucket(const Call& call, int device) const;
   std::optional<LaunchChoice> known_choice(Call& call, const TuningProgress* progress) const;
-  LaunchChoice tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
-                    const std::vector<double>& numbers, TuningProgress& progress) const;
+  // Nothing: it cannot be timed now.
+  std::optional<LaunchChoice> tune(Host& host, const Call& call, const std::vector<const Tensor*>& operands,
+                                   const std::vector<double>& numbers, TuningProgress& progress) const;
   uint32_t slot_bytes(const Call& call) const;
   // Of a variant with rows in registers: see kernels/cuda_loops.h.
   struct Held {
@@ -120,15 +127,19 @@ class CudaLauncher {
   std::vector<DType> number_types_;
   KernelGeometry geometry_;
   std::vector<Variant> variants_;
-  int widest_ = 1;  // elements in the largest vector
-  size_t symbols_;  // how many there are
+  int widest_ = 1;                // elements in the largest vector
+  size_t symbols_;                // how many there are
+  std::vector<Tensor> expected_;  // the operands at capture, without memory
+  std::vector<int64_t> expected_symbols_;
+  bool takes_gradient_ = false;  // which may come without vectors: that of a sum is one number, repeated
   struct Loaded {
-    std::map<Variant, std::shared_ptr<cuda::Module>> modules;  // with the first call
+    std::atomic<int> missing = 0;  // variants on their way
     std::mutex mutex;
-    std::map<Variant, std::shared_ptr<cuda::Module>> later;  // wide offsets and tiles, when a tensor needs them
+    std::map<Variant, std::shared_ptr<cuda::Module>> modules;
     // Blocks, by device, threads, shared memory, and whether rows are split.
     std::map<std::tuple<Variant, int, int64_t, uint32_t, bool>, int> resident;
     std::unordered_map<uint64_t, LaunchChoice> choices;  // by bucket and device
+    std::unordered_set<uint64_t> unknown;                // buckets that are not on disk
     cuda::Architecture architecture;
   };
   std::shared_ptr<Loaded> loaded_ = std::make_shared<Loaded>();

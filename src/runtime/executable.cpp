@@ -16,11 +16,11 @@ std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::v
   const bool tune = options.tune.value_or(Tuner::wanted_by_environment());
   result->forward_ = Plan(program.forward, program.forward_fusion, options.cuda, tune);
   result->forward_.set_preconditions(Preconditions(graph));
-  std::vector<std::string> sources = result->forward_.sources();
+  std::vector<std::string> sources = result->forward_.sources(options.device);
   auto forward_kernels = static_cast<long>(sources.size());
   if (program.training()) {
     result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda, tune);
-    for (std::string& source : result->backward_.sources()) sources.push_back(std::move(source));
+    for (std::string& source : result->backward_.sources(options.device)) sources.push_back(std::move(source));
   }
   if (options.cuda) {
     auto modules = cuda::compile(sources, cuda::device(options.device).architecture);

@@ -20,6 +20,7 @@ class Executable {
   const Plan& forward() const { return forward_; }
   const Plan& backward() const { return backward_; }
   bool training() const { return program_.training(); }
+  bool complete() const { return forward_.complete() && backward_.complete(); }
 
  private:
   Program program_;

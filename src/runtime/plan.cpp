@@ -183,10 +183,10 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
     if (last[v] >= 0) steps_[static_cast<size_t>(last[v])].release.push_back(static_cast<Value>(v));
 }
 
-std::vector<std::string> Plan::sources() const {
+std::vector<std::string> Plan::sources(int device) const {
   std::vector<std::string> result;
   for (const CudaLauncher& launcher : cuda_launchers_)
-    for (std::string& source : launcher.sources()) result.push_back(std::move(source));
+    for (std::string& source : launcher.sources(device)) result.push_back(std::move(source));
   for (size_t k = 0; k < launchers_.size(); ++k) result.push_back(cpp_prelude() + kernels_[k].text);
   return result;
 }
@@ -194,10 +194,15 @@ std::vector<std::string> Plan::sources() const {
 void Plan::attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device) {
   auto next = modules.begin();
   for (CudaLauncher& launcher : cuda_launchers_) {
-    auto end = next + static_cast<long>(launcher.sources().size());
+    auto end = next + static_cast<long>(launcher.sources(device).size());
     launcher.attach({next, end}, device);
     next = end;
   }
+}
+
+bool Plan::complete() const {
+  return std::all_of(cuda_launchers_.begin(), cuda_launchers_.end(),
+                     [](const CudaLauncher& launcher) { return launcher.complete(); });
 }
 
 void Plan::attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries) {

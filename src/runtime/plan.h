@@ -22,10 +22,13 @@ class Plan {
   Plan() = default;
   Plan(Graph graph, const Fusion& fusion, bool cuda = false, bool tune = false);
 
-  // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU, modules for a GPU.
-  std::vector<std::string> sources() const;
+  // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU; for a GPU modules of
+  // what a first call runs there. More of those follow in the background, until it is complete.
+  std::vector<std::string> sources(int device = -1) const;
   void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
   void attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device);
+
+  bool complete() const;
 
   // Throws Error before anything is computed when an input does not fit. Scalar inputs stand in `scalars`, in order.
   // An input that nobody else holds is released after its last use, too.

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "ir/builder.h"
+#include "runtime/background.h"
 #include "runtime/cuda.h"
 #include "runtime/log.h"
 #include "runtime/native_compiler.h"
@@ -158,8 +159,9 @@ py::list report_stops(const Fusion& fusion) {
   return result;
 }
 
-// What is compiled for a pattern of gradients: one flag for each tensor input, or one for all that can have a gradient.
-py::dict report(Region& region, const std::variant<bool, std::vector<bool>>& wanted) {
+// One flag for each tensor input, or one for all that can have a gradient, as Region::executable takes it.
+using Wanted = std::variant<bool, std::vector<bool>>;
+std::vector<bool> pattern_of(const Region& region, const Wanted& wanted) {
   std::vector<bool> wrt;
   const auto* each = std::get_if<std::vector<bool>>(&wanted);
   size_t next = 0;
@@ -169,12 +171,17 @@ py::dict report(Region& region, const std::variant<bool, std::vector<bool>>& wan
     wrt.push_back(tensor && flag);
     next += region.graph()[v].op == Op::input;
   }
+  return std::find(wrt.begin(), wrt.end(), true) == wrt.end() ? std::vector<bool>{} : wrt;
+}
+
+// What is compiled for a pattern of gradients.
+py::dict report(Region& region, const Wanted& wanted) {
+  const std::vector<bool> wrt = pattern_of(region, wanted);
   std::shared_ptr<const Executable> executable;
   bool slower = false;
   {
     py::gil_scoped_release release;
-    bool any = std::find(wrt.begin(), wrt.end(), true) != wrt.end();
-    executable = region.executable(any ? wrt : std::vector<bool>{}, region.gpu());
+    executable = region.executable(wrt, region.gpu());
     slower = region.known_slower(wrt);
   }
   const Program& program = executable->program();
@@ -268,6 +275,7 @@ PYBIND11_MODULE(_core, m) {
              py::gil_scoped_release release;
              return region.contest(inputs, run) == Region::Verdict::eager;
            })
+      .def("prepare", [](const Region& region, const Wanted& wanted) { region.prepare(pattern_of(region, wanted)); })
       .def("report", &report);
 
   m.def("run_region", &run_region, py::call_guard<py::gil_scoped_release>());
@@ -280,6 +288,8 @@ PYBIND11_MODULE(_core, m) {
     for (const OpInfo& row : all_ops()) rows.append(py::make_tuple(row.name, kind_name(row.kind), row.meaning));
     return rows;
   });
+  // Waits for what is compiled in the background.
+  m.def("finish_compiling", [] { Background::instance().wait(); }, py::call_guard<py::gil_scoped_release>());
   m.def("stats", [] {
     const CompileStats cpu = NativeCompiler::instance().stats(), gpu = cuda::stats();
     py::dict result;

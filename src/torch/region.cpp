@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "runtime/background.h"
 #include "runtime/compile_error.h"
 #include "runtime/cuda.h"
 #include "runtime/log.h"
@@ -562,6 +563,17 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   return slot;
 }
 
+void Region::prepare(const std::vector<bool>& wrt) const {
+  Background::instance().add([handle = handle_, wrt] {
+    try {
+      const std::shared_ptr<Region> region = find(handle);
+      region->executable(wrt, region->gpu());
+    } catch (const std::exception&) {
+      // The call that needs it tries again, and says what is wrong.
+    }
+  });
+}
+
 bool Region::contested() const { return gpu() >= 0 && tune_.value_or(Tuner::wanted_by_environment()); }
 
 // By bucket and device.
@@ -621,6 +633,8 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
   const std::string key = contest_key(bucket, host.device());
   if (auto known = tuner.recall<Verdict>(key); known && (*known == Verdict::fused || *known == Verdict::eager)) {
     verdict = *known;
+  } else if (!executable(wanted_gradients(*this, inputs), host)->complete()) {
+    return Verdict::fused;  // for now: its kernels are not timed yet
   } else {
     TuningProgress progress;
     auto timing = tuner.time(host, name_, 2, run, progress, 1.05);

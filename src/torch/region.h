@@ -41,6 +41,9 @@ class Region {
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
 
+  // Begins to compile in the background, for calls that want these gradients.
+  void prepare(const std::vector<bool>& wrt) const;
+
   // Whether it competes with PyTorch's own operators: on a GPU, where timing is allowed.
   bool contested() const;
   // Whether those are faster for such inputs: timed before, or not yet. Never asked of tracers, of a graph that is
@@ -48,8 +51,8 @@ class Region {
   // whenever a checkpoint is computed again: then the region runs.
   enum class Verdict { fused, eager, unknown };
   Verdict verdict(at::TensorList inputs);
-  // Times both, unless it has been done; run(0) is a call of the region, run(1) the same with PyTorch's operators, each
-  // with its backward if that is wanted.
+  // Times both, unless it has been done or not all kernels are there yet; run(0) is a call of the region, run(1) the
+  // same with PyTorch's operators, each with its backward if that is wanted.
   Verdict contest(at::TensorList inputs, const std::function<void(size_t)>& run);
   // What is known on disk of inputs with the sizes at capture.
   bool known_slower(const std::vector<bool>& wrt);

@@ -1,7 +1,9 @@
 // When launches are timed, and when the rule chooses.
 #include <atomic>
+#include <future>
 #include <thread>
 
+#include "runtime/background.h"
 #include "runtime/cuda_launch.h"
 #include "support/execute.h"
 
@@ -12,11 +14,15 @@ class Tuning : public ::testing::Test {
  protected:
   // Kernels, and with them records of timing, that no other test and no earlier run has.
   Tuning() {
-    cuda::set_key_salt(std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+    forget_kernels();
     executable = make(true);
+    Background::instance().wait();
   }
   ~Tuning() override { cuda::set_key_salt(""); }
 
+  static void forget_kernels() {
+    cuda::set_key_salt(std::to_string(std::chrono::steady_clock::now().time_since_epoch().count()));
+  }
   static std::shared_ptr<const Executable> make(bool tune) {
     Options options = backend();
     options.tune = tune;
@@ -41,6 +47,23 @@ TEST_F(Tuning, OncePerBucket) {
   EXPECT_EQ(timed(*executable, 3, 400), 1u);
   EXPECT_EQ(timed(*executable, 3, 0), 0u) << "nothing to launch";
   EXPECT_EQ(timed(*executable, 3, 100), 0u);
+}
+
+TEST_F(Tuning, WhenAllVariantsAreThere) {
+  forget_kernels();
+  std::promise<void> begin;
+  const std::shared_future<void> begun = begin.get_future().share();
+  for (int i = 0; i < 256; ++i) Background::instance().add([begun] { begun.wait(); });  // more than it has threads
+  const auto late = make(true);
+  EXPECT_FALSE(late->complete());
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(timed(*late, 3, 100), 0u);
+  EXPECT_EQ(timed(*late, 3, 101), 0u) << "no vectors: the variant is not there, and is compiled now";
+  begin.set_value();
+  Background::instance().wait();
+  EXPECT_TRUE(late->complete());
+  EXPECT_EQ(timed(*late, 3, 100), 1u);
+  EXPECT_EQ(timed(*late, 3, 101), 1u);
+  EXPECT_EQ(timed(*late, 3, 100), 0u);
 }
 
 TEST_F(Tuning, RememberedForOtherPlansOfTheKernel) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+#include <string_view>
 
 #include "emulator/module.h"
 #include "runtime/build_directory.h"
@@ -32,7 +33,7 @@ bool watches_races() {
 
 // The names of the kernels: every `extern "C" __global__ void` is followed by one, perhaps behind launch bounds.
 std::vector<std::string> find_kernels(const std::string& text) {
-  static const std::string head = "extern \"C\" __global__ void";
+  constexpr std::string_view head = "extern \"C\" __global__ void";  // no static: kernels are compiled until the end
   std::vector<std::string> names;
   for (size_t at = text.find(head); at != std::string::npos; at = text.find(head, at)) {
     at += head.size();
