@@ -7,6 +7,7 @@ disappear whole: all of it works beside running processes.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -168,8 +169,7 @@ def _problem(root: int, name: str) -> str | None:
     except FileNotFoundError:
         return _REMOVED
     except OSError as error:
-        is_link = stat.S_ISLNK(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode)
-        return "is a symbolic link" if is_link else error.strerror
+        return "is a symbolic link" if error.errno == errno.ELOOP else error.strerror
     with file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

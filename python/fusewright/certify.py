@@ -545,7 +545,14 @@ def _same_state(model: nn.Module, reference: nn.Module) -> None:
 def _plain_copy(model) -> nn.Module:
     if not callable(model):
         raise TypeError(f"certify: expected a torch.nn.Module or a function, got a {type(model).__name__}")
-    return copy.deepcopy(model) if isinstance(model, nn.Module) else _Function(restore(model))
+    if not isinstance(model, nn.Module):
+        return _Function(restore(model))
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:  # whatever an attribute of it raises
+        raise InputError(
+            f"certify: the model cannot be copied: {type(error).__name__}: {_first_line(error)}"
+        ) from error
 
 
 def _sha256_of_source(model) -> dict[str, str]:

@@ -3,7 +3,7 @@
 A result passes when its error against float64 is at most twice eager's own in the same dtype (three times for
 16-bit types) or within the defaults of `torch.testing.assert_close`, and no single element is off by more
 than ten times the largest error of eager plus the dtype's tolerance. NaN and infinity must stand exactly
-where eager has them.
+where eager has them; which of the two it is may be as in float64.
 
 Where large terms cancel, or two are equal but for a rounding, the errors at one point are a matter of luck: before a
 result fails, both are compared at points one rounding away (`judge_runs`).
@@ -82,8 +82,9 @@ def judge(
     relative, absolute, factor = TOLERANCE[eager.dtype]
     result, eager, exact = (t.detach().double() for t in (result, eager, exact))
     odd = ~torch.isfinite(eager)
-    same_odd = torch.allclose(result[odd], eager[odd], rtol=0, atol=0, equal_nan=True)
-    if not same_odd or not torch.isfinite(result[~odd]).all():
+    # Eager's vectors and its single elements do not always agree (gelu of infinity): then float64 may be right too.
+    as_exact = ~torch.isfinite(result) & _same(result, exact)
+    if not torch.where(odd, _same(result, eager) | as_exact, torch.isfinite(result)).all():
         return Verdict(name, float("nan"), 0.0, f"{name}: NaN or infinity not exactly where eager has it")
 
     # Where only the dtype overflows, float64 has nothing to say.
@@ -215,6 +216,10 @@ def backward(outputs: Sequence[torch.Tensor], seed: int = 7) -> None:
     generator = torch.Generator("cpu").manual_seed(seed)
     draws = [torch.randint(-8, 9, x.shape, generator=generator, device="cpu") / 8 + 0.0625 for x in outputs]
     torch.autograd.backward(outputs, [d.to(x) for d, x in zip(draws, outputs, strict=True)])
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (torch.isnan(a) & torch.isnan(b))
 
 
 def judge_step(

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import threading
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 from fusewright import InputError, certify, optimize
 from fusewright.certify import LAYOUTS
+from fusewright.oracle import judge
 
 pytestmark = pytest.mark.real_core
 
@@ -106,6 +108,22 @@ def test_a_fault_that_only_a_layout_shows():
     assert {problem.split(",")[2] for problem in certificate.problems} == {" strided"}, certificate
 
 
+def test_where_eager_and_float64_differ_in_kind():
+    """As eager has it, or as float64 has it; a finite number, or another infinity, is neither."""
+    nan, inf = float("nan"), float("inf")
+    eager, exact = torch.tensor([nan, nan, inf, 1.0]), torch.tensor([inf, nan, inf, 1.0], dtype=torch.float64)
+    for found, right in [
+        ([nan, nan, inf, 1.0], True),
+        ([inf, nan, inf, 1.0], True),
+        ([-inf, nan, inf, 1.0], False),
+        ([0.0, nan, inf, 1.0], False),
+        ([inf, inf, inf, 1.0], False),
+        ([inf, nan, 3e38, 1.0], False),
+        ([inf, nan, inf, inf], False),
+    ]:
+        assert judge("x", torch.tensor(found), eager, exact).ok is right, found
+
+
 def test_an_optimised_model():
     """Everything that is asked by default but the 16-bit types, whose kernels take long to compile."""
     model = nn.Sequential(nn.Linear(7, 12), nn.BatchNorm1d(12), nn.SiLU())
@@ -186,6 +204,13 @@ def test_random_models():
 def test_what_cannot_be_certified(arguments, expected):
     with pytest.raises(InputError, match=expected):
         certify(*arguments)
+
+
+def test_a_model_that_cannot_be_copied():
+    model = nn.Linear(3, 4)
+    model.lock = threading.Lock()
+    with pytest.raises(InputError, match="cannot be copied: TypeError"):
+        certify(model, torch.randn(2, 3))
 
 
 def test_the_command(capsys, tmp_path):

@@ -140,6 +140,23 @@ def test_a_class_in_a_module(capsys, tmp_path, monkeypatch):
     assert status == 0 and out.startswith("Block: 1 graph")
 
 
+# ---- run ---------------------------------------------------------------------------------------------------
+
+
+def test_run(capsys, model):
+    status, out, err = fusewright(
+        capsys, "run", model, "--seconds", "0.01", "--no-compile", "--device", "cpu", "--json"
+    )
+    (report,) = json.loads(out)["models"]
+    assert (
+        status == 0
+        and not report["problems"]
+        and report["kernels"] == 2
+        and report["first_call"].keys() == {"cold", "warm"}
+    )
+    assert err.splitlines()[0] == "model: optimise and check"
+
+
 # ---- cache -------------------------------------------------------------------------------------------------
 
 
