@@ -225,6 +225,19 @@ std::string CudaLauncher::source(const Variant& variant) const {
   return text + cuda_prelude() + code_.text;
 }
 
+// Another size than a model had before compiles nothing: texts for a length that is new here are left out where those
+// for all lengths are there.
+void CudaLauncher::leave_out_lengths(int device) {
+  const cuda::Architecture architecture = cuda::device(device).architecture;
+  bool others_serve = false;
+  for (const Variant& variant : variants_) {
+    if (variant.items == 0 || !cuda::has(source(variant), architecture)) continue;
+    if (variant.row > 0) return;
+    others_serve = true;
+  }
+  if (others_serve) std::erase_if(variants_, [](const Variant& variant) { return variant.row > 0; });
+}
+
 std::vector<std::string> CudaLauncher::sources(int device) const {
   std::vector<std::string> result;
   for (const Variant& variant : first_variants(device)) result.push_back(source(variant));

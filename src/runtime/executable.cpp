@@ -19,7 +19,7 @@ std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::v
   std::vector<std::string> sources = result->forward_.sources(options.device);
   auto forward_kernels = static_cast<long>(sources.size());
   if (program.training()) {
-    result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda, tune);
+    result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda, tune, true);
     for (std::string& source : result->backward_.sources(options.device)) sources.push_back(std::move(source));
   }
   if (options.cuda) {

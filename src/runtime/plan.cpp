@@ -1,7 +1,9 @@
 #include "runtime/plan.h"
 
 #include <algorithm>
+
 #include <functional>
+#include "runtime/memory_plan.h"
 
 namespace fusewright {
 namespace {
@@ -102,7 +104,9 @@ Reach reach_of(const Tensor& tensor) {
 struct Plan::Sizes {
   std::vector<int64_t> key;  // the sizes, of all tensors
   std::vector<int64_t> symbols;
-  std::vector<Tensor> tensors;  // by place: as it is allocated, without memory
+  std::vector<Tensor> tensors;   // by place: as it is allocated, without memory
+  std::vector<int64_t> offsets;  // by place: in the block of temporaries, or -1
+  BlockPlan block;
 };
 
 // The value is a tensor during a call; and so is what it is a view of.
@@ -119,7 +123,7 @@ void Plan::give_place(Value v) {
   if (node.kind() == Kind::movement) give_place(node.operands[0]);
 }
 
-Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
+Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_inputs)
     : graph_(std::move(graph)), tune_(tune), binder_(graph_), in_place_(fusion.in_place) {
   places_.assign(graph_.nodes.size(), -1);
   calls_.resize(graph_.nodes.size());
@@ -179,11 +183,27 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune)
     }
   }
   for (const Output& output : graph_.outputs) mark(output.value, -1);
+  const int end = static_cast<int>(steps_.size()) - 1;
+  auto hold = [&](Value v, size_t s, bool temporary) {
+    const int until = last[static_cast<size_t>(v)];
+    (temporary && until >= 0 ? temporaries_ : others_).push_back({v, static_cast<int>(s), until < 0 ? end : until});
+  };
+  for (size_t s = 0; s < steps_.size(); ++s) {
+    if (steps_[s].library) {
+      hold(steps_[s].call, s, false);
+      continue;
+    }
+    for (const auto& operand : kernels_[steps_[s].kernel].operands)
+      if (operand.store) hold(operand.value, s, true);
+  }
+  for (Value v : graph_.inputs)
+    if (owns_inputs && last[static_cast<size_t>(v)] >= 0) owned_.push_back({v, 0, last[static_cast<size_t>(v)]});
   for (size_t v = 0; v < last.size(); ++v)
     if (last[v] >= 0) steps_[static_cast<size_t>(last[v])].release.push_back(static_cast<Value>(v));
 }
 
-std::vector<std::string> Plan::sources(int device) const {
+std::vector<std::string> Plan::sources(int device) {
+  for (CudaLauncher& launcher : cuda_launchers_) launcher.leave_out_lengths(device);
   std::vector<std::string> result;
   for (const CudaLauncher& launcher : cuda_launchers_)
     for (std::string& source : launcher.sources(device)) result.push_back(std::move(source));
@@ -221,6 +241,7 @@ struct Plan::Run {
   Host& host;
   std::shared_ptr<const Sizes> sizes;
   std::vector<Tensor> values;  // by place
+  Tensor block;                // of temporaries, while there are some
 
   Run(const Plan& p, Host& h) : plan(p), host(h), values(p.placed_.size()) {}
 
@@ -285,7 +306,17 @@ struct Plan::Run {
     Tensor& tensor = values[place(v)];
     if (tensor) return;  // bound already
     tensor = sizes->tensors[place(v)];
-    host.allocate(tensor);
+    const int64_t offset = sizes->offsets[place(v)];
+    if (offset < 0) return host.allocate(tensor);
+    if (!block) {
+      block.dtype = DType::u8;
+      block.rank = 1;
+      block.sizes[0] = sizes->block.bytes;
+      block.strides[0] = 1;
+      host.allocate(block);
+    }
+    tensor.data = static_cast<char*>(block.data) + offset;
+    tensor.owner = block.owner;
   }
 };
 
@@ -309,6 +340,25 @@ std::shared_ptr<Plan::Sizes> Plan::sizes_of(const std::vector<Tensor>& inputs) c
     }
     set_strides(tensor, orders_[static_cast<size_t>(v)]);
   }
+  auto bytes = [&](const Held& held) {
+    const Tensor& tensor = sizes->tensors[static_cast<size_t>(places_[static_cast<size_t>(held.value)])];
+    return tensor.elements() * size_of(tensor.dtype);
+  };
+  std::vector<Lifetime> lifetimes;
+  for (const Held& held : temporaries_) lifetimes.push_back({bytes(held), held.first, held.last});
+  std::vector<int64_t> beside(steps_.size());
+  for (const Held& held : others_)
+    for (int s = held.first; s <= held.last; ++s) beside[static_cast<size_t>(s)] += whole_granules(bytes(held));
+  std::vector<int64_t> released(steps_.size());
+  for (const Held& held : owned_)
+    for (size_t i = 0; i < graph_.inputs.size(); ++i)
+      if (graph_.inputs[i] == held.value)
+        released[static_cast<size_t>(held.last)] +=
+            whole_granules(inputs[i].elements() * size_of(graph_.dtype(held.value)));
+  sizes->block = plan_block(lifetimes, beside, released);
+  sizes->offsets.assign(placed_.size(), -1);
+  for (size_t i = 0; i < temporaries_.size(); ++i)
+    sizes->offsets[static_cast<size_t>(places_[static_cast<size_t>(temporaries_[i].value)])] = sizes->block.offsets[i];
   return sizes;
 }
 
@@ -378,6 +428,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
       host.named(code.name, std::ref(work));  // by reference: a std::function of it needs no memory
     }
     for (Value v : step.release) run.values[run.place(v)] = {};
+    if (&step - steps_.data() == run.sizes->block.last) run.block = {};
   }
   std::vector<Tensor> results;
   results.reserve(graph_.outputs.size());

@@ -15,16 +15,18 @@
 
 namespace fusewright {
 
-// A fused graph ready to run: kernels and library calls in order, memory allocated when needed and released after its
-// last use. Symbols get their values from the inputs of each call, and every other size is checked against them.
+// A fused graph ready to run: kernels and library calls in order, memory allocated when needed (temporaries as one
+// block) and released after its last use. Symbols get their values from the inputs of each call, and every other size
+// is checked against them.
 class Plan {
  public:
   Plan() = default;
-  Plan(Graph graph, const Fusion& fusion, bool cuda = false, bool tune = false);
+  // `owns_inputs`: nobody else may hold them (what a forward saved), so that they are released on the way.
+  Plan(Graph graph, const Fusion& fusion, bool cuda = false, bool tune = false, bool owns_inputs = false);
 
   // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU; for a GPU modules of
   // what a first call runs there. More of those follow in the background, until it is complete.
-  std::vector<std::string> sources(int device = -1) const;
+  std::vector<std::string> sources(int device = -1);
   void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
   void attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device);
 
@@ -60,6 +62,10 @@ class Plan {
     std::vector<Value> release;  // not needed after this step
     bool updates = false;        // writes over an input, where the tensors of the call allow it
   };
+  struct Held {  // memory that kernels or the library fill, and the steps at which it is held
+    Value value;
+    int first, last;
+  };
   struct Sizes;
   struct Run;
   void give_place(Value v);
@@ -82,6 +88,9 @@ class Plan {
   std::vector<std::vector<SizeProgram>> shapes_;  // by place: of all but inputs and constants
   std::vector<Order> orders_;                     // per value: memory order in which it is allocated
   Recent<Sizes> recent_;
+  std::vector<Held> temporaries_;  // made by kernels, for later steps
+  std::vector<Held> others_;       // results, and what the library makes
+  std::vector<Held> owned_;        // inputs that may be released
   std::vector<int> in_place_;      // outputs that their kernel may write over an input
   std::vector<SizeProgram> rows_;  // of kernels that count: there must be one to do it
 };

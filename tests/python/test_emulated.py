@@ -55,7 +55,7 @@ def test_model(name):
     check(showcase.make(name), [showcase.inputs(name)], layouts=["contiguous"])
     model = fusewright.optimize(showcase.make(name))
     compiled = []
-    for size in (1, 2, 3):
+    for size in (1, 2, 5):  # a batch of 1 is captured anew
         model(showcase.inputs(name, size).requires_grad_()).sum().backward()
         compiled.append(stats()["kernels_compiled"])
     assert compiled[1:] == compiled[:-1], "another size compiled a kernel"

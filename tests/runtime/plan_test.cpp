@@ -91,6 +91,30 @@ TEST(PlanMemory, GoesBackAfterItsLastReader) {
   EXPECT_EQ(host.alive_, 0);
 }
 
+TEST(PlanMemory, TemporariesAreOneBlock) {
+  // Three temporaries of kernels between four products, none of which lives when the next but one is made.
+  const std::string text =
+      "graph(%x: f32[n, n]) { %1 = matmul(%x, %x) %2 = exp(%1) %3 = matmul(%2, %x) %4 = exp(%3) %5 = matmul(%4, %x) "
+      "%6 = exp(%5) %7 = matmul(%6, %x) return %7 }";
+  const auto executable = compile(parse(text));
+  class Host : public CountingHost {
+   public:
+    void allocate(Tensor& tensor) override {
+      CountingHost::allocate(tensor);
+      ++allocations;
+    }
+    int allocations = 0;
+  } host;
+  for (int call = 0; call < 2; ++call) {
+    host.allocations = 0;
+    executable->forward().run(host, {tensor({40, 40})}, {});
+    EXPECT_EQ(host.allocations, 1);
+    EXPECT_EQ(host.most_, 2) << "the block, and what a product reads or makes";
+    EXPECT_EQ(host.alive_, 0);
+  }
+  expect_agrees(text, {{"n", 5}});
+}
+
 TEST(PlanMemory, ViewsKeepWhatTheyShow) {
   expect_agrees(
       "graph(%x: f64[n, n], %y: f64[n, n]) { %1 = matmul(%x, %y) %2 = permute(%1) {dims = (1, 0)} %3 = matmul(%2, %x) "

@@ -1,4 +1,5 @@
 // Outputs that replace inputs: in place where that is possible, else by a copy; and never while kernels are timed.
+#include "runtime/background.h"
 #include "runtime/cuda_launch.h"
 #include "support/execute.h"
 
@@ -181,6 +182,7 @@ TEST(Updates, TimingMovesNothing) {
   options.tune = true;
   Call call(text_of("n, c"), {{"n", 40}, {"c", 6}});
   const auto executable = Executable::compile(call.graph, {}, options);
+  Background::instance().wait();  // all variants are there
   const uint64_t before = Tuner::instance().kernels_timed();
   Plan::Updates updates;
   call.expect_updated(executable->forward().run(backend_host(), call.inputs, {}, &updates));
