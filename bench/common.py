@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fusewright
-from fusewright import tour
+from fusewright import models
 from fusewright.measure import Timing, show_seconds, speedup, training_step
 from fusewright.oracle import Verdict, judge_step
 
@@ -81,7 +81,7 @@ def timings(found: dict[str, Timing]) -> dict[str, dict]:
 
 
 def showcase() -> dict[str, Path]:
-    return {path.stem: path for path in tour.default_models()}
+    return {path.stem: path for path in models.default_models()}
 
 
 def commit() -> str:

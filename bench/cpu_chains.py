@@ -39,6 +39,7 @@ from torch import nn
 import fusewright
 from fusewright import tour
 from fusewright.measure import interleaved, show_bytes, show_seconds, training_step
+from fusewright.models import load, scale_for_this_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -154,11 +155,11 @@ def time_region(model: nn.Module, shape: tuple[int, ...], seconds: float) -> dic
 def models(options: argparse.Namespace) -> dict:
     results = {}
     for name, path in progress("model", showcase()):
-        module = tour.load(path)
-        model = tour.build(module, options.scale, seed=0)
+        file = load(path)
+        model = file.build(options.scale, seed=0)
 
-        def draw(module=module) -> list[torch.Tensor]:
-            return tour.call_scaled(module.get_inputs, options.scale)
+        def draw(file=file) -> list[torch.Tensor]:
+            return file.inputs(options.scale)
 
         results[name] = time_model(model, draw, options.seconds)
     return results
@@ -189,11 +190,11 @@ def first(options: argparse.Namespace) -> dict:
 
 def peak_memory(kind: str, path: Path, scale: str) -> dict:
     """High water of a training step above what the process held before it."""
-    module = tour.load(path)
-    model = tour.build(module, scale, seed=0)
+    file = load(path)
+    model = file.build(scale, seed=0)
     if kind == "fusewright":
         fusewright.optimize(model)
-    inputs = [t.requires_grad_() for t in tour.call_scaled(module.get_inputs, scale)]
+    inputs = [t.requires_grad_() for t in file.inputs(scale)]
     with torch.no_grad():
         gradient = torch.randn_like(model(*inputs))
     step = training_step(model)
@@ -308,7 +309,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := set(options.parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}")
-    options.scale = tour.scale_for_this_machine() if options.scale == "auto" else options.scale
+    options.scale = scale_for_this_machine() if options.scale == "auto" else options.scale
 
     torch.manual_seed(0)
     command = " ".join(["python bench/cpu_chains.py", *sys.argv[1:]])

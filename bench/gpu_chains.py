@@ -49,6 +49,7 @@ from common import (
 
 from fusewright import tour
 from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
+from fusewright.models import load
 
 RESULTS = Path(os.environ.get("OUT") or Path(__file__).resolve().parents[1] / "build" / "gpu-results")
 
@@ -270,9 +271,9 @@ def chains(options, done: dict) -> None:
 def models(options, done: dict) -> None:
     scale = "small" if options.scale == "tiny" else options.scale
     for name, path in chosen(showcase(), options, done):
-        module = tour.load(path)
-        model = tour.build(module, scale, 0, options.device)
-        draw = lambda module=module: tour.call_scaled(module.get_inputs, scale, options.device)  # noqa: E731
+        file = load(path)
+        model = file.build(scale, 0, options.device)
+        draw = lambda file=file: file.inputs(scale, options.device)  # noqa: E731
         done[name] = time_model(model, draw, options, False)
         report(name, done[name])
 

@@ -2,6 +2,7 @@
 
 model = fusewright.optimize(model)        # in place; train and evaluate it as before
 print(fusewright.explain(model, x))       # what was fused, what was not, and why
+print(fusewright.certify(model, x))       # whether it is right, against float64
 """
 
 import atexit as _atexit
@@ -10,15 +11,19 @@ from importlib import metadata as _metadata
 import torch
 
 from . import _core, devices, log
-from .errors import FusewrightError, UnsupportedError
+from .certify import Certificate, certify
+from .errors import FusewrightError, InputError, UnsupportedError
 from .explain import Explanation, explain
 from .optimize import is_optimized, optimize, restore
 from .stats import reset_stats, stats
 
 __all__ = [
+    "Certificate",
     "Explanation",
     "FusewrightError",
+    "InputError",
     "UnsupportedError",
+    "certify",
     "explain",
     "is_optimized",
     "optimize",

@@ -1,28 +1,159 @@
-"""The command `fusewright`."""
+"""The command `fusewright`.
+
+Exit status: 0 right and done, 1 a wrong result, 2 bad usage or input. Results go to stdout, progress and errors to
+stderr.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
+
+RIGHT, WRONG, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+MODEL = "a file with Model, get_inputs and get_init_inputs, or package.module:Class"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="fusewright", description="A fusion compiler for PyTorch.")
-    commands = parser.add_subparsers(dest="command", required=True)
+    options = _parser().parse_args(arguments)
+    from .errors import InputError  # torch takes its time to import; `--help` need not wait
 
-    run = commands.add_parser("run", help="take models through everything: check, explain, time, train")
+    try:
+        return options.function(options)
+    except InputError as error:
+        print(f"fusewright {options.command}: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print(f"fusewright {options.command}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+# ---- what can be said --------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fusewright",
+        description="A fusion compiler for PyTorch.",
+        epilog="`fusewright COMMAND --help` shows examples. Exit status: 0 right and done, 1 a wrong result, "
+        "2 bad usage or input.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, function: Callable[[argparse.Namespace], int], about: str, *examples: str):
+        added = commands.add_parser(
+            name,
+            help=about,
+            description=about[0].upper() + about[1:] + ".",
+            epilog="examples:\n" + "".join(f"  fusewright {example}\n" for example in examples),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        added.set_defaults(function=function)
+        added.add_argument("--json", action="store_true", help="the result as JSON on stdout")
+        return added
+
+    run = command(
+        "run",
+        _run,
+        "take models through everything: check, explain, time, train",
+        "run",
+        "run model.py other.py --seconds 1 --no-compile",
+        "run model.py --device cuda --json > results.json",
+    )
     files = "files with Model, get_inputs and get_init_inputs; without any, the showcase"
     run.add_argument("models", nargs="*", type=Path, help=files)
-    run.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="a GPU if there is one")
-    run.add_argument("--scale", choices=("auto", "small", "full"), default="auto", help="sizes of the showcase")
+    _add_place(run)
     run.add_argument("--seconds", type=float, default=2.0, help="time spent on each timing")
-    run.add_argument("--seed", type=int, default=0)
     run.add_argument("--no-explain", action="store_true", help="do not print every model's kernels")
     run.add_argument("--no-compile", action="store_true", help="do not time torch.compile")
 
-    options = parser.parse_args(arguments)
-    from fusewright import tour  # torch takes its time to import; `--help` need not wait
+    explain = command(
+        "explain",
+        _explain,
+        "say what is fused in a model, what is not, and why",
+        "explain model.py",
+        "explain model.py --inference --device cuda",
+        "explain package.module:Block --inputs small_inputs --json",
+    )
+    _add_model(explain)
+    phase = explain.add_mutually_exclusive_group()
+    phase.add_argument("--training", action="store_true", default=True, help="forward and backward (the default)")
+    phase.add_argument("--inference", dest="training", action="store_false", help="evaluation without gradients")
+    _add_place(explain)
+
+    certify = command(
+        "certify",
+        _certify,
+        "hold a model against float64: output, every gradient and every buffer, over sizes, layouts, dtypes and modes",
+        "certify model.py",
+        "certify model.py -o certificate.json",
+        "certify model_new.py --class ModelNew --reference model.py",
+        "certify model.py --seeds 10 --dtypes float32 --device cuda --json",
+    )
+    _add_model(certify)
+    certify.add_argument("--reference", metavar="MODEL", help="compare with this model, and do not optimise the first")
+    certify.add_argument("--reference-class", default="Model", help="its class; Model")
+    certify.add_argument("--seeds", type=_positive, default=3, help="fresh weights and inputs in every mode; 3")
+    certify.add_argument(
+        "--dtypes", nargs="+", choices=("float32", "bfloat16", "float16"), help="besides the model's own; all three"
+    )
+    certify.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the certificate, as JSON")
+    _add_place(certify)
+
+    command(
+        "doctor",
+        _doctor,
+        "say what was found on this machine and what is missing, and run a small self-test",
+        "doctor",
+        "doctor --json",
+    )
+
+    cache = command(
+        "cache",
+        _cache,
+        "show, check or empty the kernels that are kept on disk",
+        "cache info",
+        "cache verify",
+        "cache clear",
+    )
+    cache.add_argument(
+        "action",
+        choices=("info", "verify", "clear"),
+        help="where it is and what it holds; check every entry; remove all",
+    )
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", help=MODEL)
+    parser.add_argument("--class", dest="class_name", default="Model", help="the class in the file; Model")
+    parser.add_argument("--inputs", default="get_inputs", help="the function that draws inputs; get_inputs")
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or cuda:N")
+    parser.add_argument(
+        "--scale", choices=("auto", "small", "full"), default="auto", help="for files whose functions take a `scale`"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+# ---- what is done ------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace) -> int:
+    from . import tour
 
     return tour.main(
         options.models,
@@ -32,7 +163,116 @@ def main(arguments: list[str] | None = None) -> int:
         seconds=options.seconds,
         with_compile=not options.no_compile,
         explain=not options.no_explain,
+        as_json=options.json,
     )
+
+
+def _explain(options: argparse.Namespace) -> int:
+    import torch
+
+    from . import models
+    from .console import progress
+    from .explain import explain
+
+    device, scale = _place(options)
+    file = models.load(options.model, options.class_name, options.inputs)
+    with progress(3) as step:
+        step(f"{file.name}: build")
+        model = file.build(scale, options.seed, device).train(options.training)
+        inputs = file.inputs(scale, device)
+        step(f"{file.name}: run in eager")
+        file.output(model, inputs)
+        step(f"{file.name}: explain")
+        if options.training:
+            inputs = [x.requires_grad_() if models.is_float_tensor(x) else x for x in inputs]
+        with torch.set_grad_enabled(options.training):
+            explanation = explain(model, *inputs)
+    print(json.dumps(asdict(explanation), indent=2, default=str) if options.json else explanation)
+    return RIGHT
+
+
+def _certify(options: argparse.Namespace) -> int:
+    import torch
+
+    from . import models
+    from .certify import DTYPES, certify
+    from .console import output_file, progress
+
+    device, scale = _place(options)
+    file = source = models.load(options.model, options.class_name, options.inputs)
+    reference = None
+    if options.reference is not None:
+        # The reference says what the inputs are: the model that is doubted could choose easy ones.
+        other = models.load(options.reference, options.reference_class)
+        reference = other.build(scale, options.seed, device)
+        file = replace(file, get_init_inputs=file.get_init_inputs or other.get_init_inputs)
+        source = other if other.get_inputs and options.inputs == "get_inputs" else file
+    model = file.build(scale, options.seed, device)
+
+    def draw(seed: int) -> list:
+        torch.manual_seed(seed)
+        return source.inputs(scale, device)
+
+    inputs = draw(options.seed)
+    plain = model if reference is None else reference
+    source.output(plain.eval(), inputs)
+    dtypes = [getattr(torch, name) for name in options.dtypes] if options.dtypes else DTYPES
+    with output_file(options.output) as written:
+        with progress() as step:
+            certificate = certify(
+                model,
+                reference=reference,
+                draw=draw,
+                seed=options.seed,
+                seeds=options.seeds,
+                dtypes=dtypes,
+                progress=lambda text: step(f"{file.name}: {text}"),
+            )
+        if written:
+            written.write(certificate.to_json())
+    print(certificate.to_json() if options.json else certificate, end="" if options.json else "\n")
+    return RIGHT if certificate.ok else WRONG
+
+
+def _place(options: argparse.Namespace):
+    """The device and the scale that the options name."""
+    from . import models
+
+    device = models.choose_device(options.device)
+    return device, models.scale_for_this_machine(device) if options.scale == "auto" else options.scale
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from .doctor import diagnose
+
+    diagnosis = diagnose()
+    print(json.dumps(diagnosis.to_dict(), indent=2) if options.json else diagnosis)
+    return RIGHT if diagnosis.ok else WRONG
+
+
+def _cache(options: argparse.Namespace) -> int:
+    from . import cache
+    from .measure import show_bytes
+
+    status = RIGHT
+    if options.action == "info":
+        found = cache.info()
+        result = asdict(found)
+        text = f"{found.root or 'no directory'}: " + (
+            f"{found.entries} entries, {show_bytes(found.bytes)}" if found.usable else f"not usable: {found.reason}"
+        )
+    elif options.action == "clear":
+        removed = cache.clear()
+        result, text = {"root": cache.default_root(), "removed": removed}, f"{removed} entries removed"
+    else:
+        checked = cache.verify()
+        result = asdict(checked)
+        text = "".join(f"{name} {problem}\n" for name, problem in checked.bad)
+        text += f"{checked.entries - len(checked.bad)} of {checked.entries} entries are whole"
+        text += "; the others are compiled again when they are needed" if checked.bad else ""
+        status = WRONG if checked.bad else RIGHT
+    print(json.dumps(result, indent=2) if options.json else text)
+    return status
 
 
 if __name__ == "__main__":

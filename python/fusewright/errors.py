@@ -7,6 +7,14 @@ class FusewrightError(RuntimeError):
     """The base of the package's own exceptions."""
 
 
+class InputError(FusewrightError):
+    """What the user gave cannot be used: a file, a name, a device, a place to write to."""
+
+
+class UserCodeError(InputError):
+    """The user's own code raised: the message holds the traceback from the first line of that code on."""
+
+
 class UnsupportedError(FusewrightError):
     """Raised under `strict=True` for the first thing that would have stayed PyTorch's.
 

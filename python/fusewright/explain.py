@@ -63,10 +63,10 @@ class Explanation:
                 (k.name, k.schedule, _bytes(k.bytes_read), _bytes(k.bytes_written), " ".join(k.operators))
                 for k in kernels
             ]
-            lines += _table(("kernel", "schedule", "read", "written", "operators"), rows)
+            lines += table(("kernel", "schedule", "read", "written", "operators"), rows)
         if self.library:
             lines += ["", "library calls"]
-            lines += _table(
+            lines += table(
                 ("operator", "phase", "shapes"), [(c.operator, c.phase, str(c.shapes)) for c in self.library]
             )
         if self.rewrites:
@@ -75,7 +75,7 @@ class Explanation:
             lines += ["", "where fusion stopped", *(f"  {_stop(stop)}" for stop in self.stops)]
         lines += ["", "outside" if self.fallbacks else "outside: nothing"]
         rows = [(f.operator or "graph", f.shapes, f.dtype, f.reason, f.source or f.detail) for f in self.fallbacks]
-        lines += _table(("operator", "shapes", "dtype", "reason", "where"), rows) if rows else []
+        lines += table(("operator", "shapes", "dtype", "reason", "where"), rows) if rows else []
         return "\n".join(lines)
 
 
@@ -185,7 +185,7 @@ def _stop(stop) -> str:
     return f"{stop['reason']}: {stop['detail']}" if isinstance(stop, dict) else str(stop)
 
 
-def _table(header: tuple, rows: list[tuple]) -> list[str]:
+def table(header: tuple, rows: list[tuple]) -> list[str]:
     rows = [tuple(str(cell) for cell in row) for row in (header, *rows)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(header))]
     return [

@@ -3,13 +3,17 @@
 A result passes when its error against float64 is at most twice eager's own in the same dtype (three times for
 16-bit types) or within the defaults of `torch.testing.assert_close`, and no single element is off by more
 than ten times the largest error of eager plus the dtype's tolerance. NaN and infinity must stand exactly
-where eager has them.
+where eager has them; which of the two it is may be as in float64.
+
+Where large terms cancel, or two are equal but for a rounding, the errors at one point are a matter of luck: before a
+result fails, both are compared at points one rounding away (`judge_runs`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -21,6 +25,13 @@ TOLERANCE = {
     torch.float32: (1.3e-6, 1e-5, 2.0),
     torch.float64: (1e-7, 1e-7, 2.0),
 }
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+NEIGHBOURS = 8
+MEAN_FACTOR = 1.5  # allowed over eager's error in the mean of all points nearby
+
+Nudge = Callable[[torch.Tensor], torch.Tensor]
+# run(who, nudge): all that a call of "fused", "eager" or "exact" gives, by name, after nudging all numbers that go in
+Run = Callable[[str, Nudge], dict[str, torch.Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,9 @@ def judge(
     relative, absolute, factor = TOLERANCE[eager.dtype]
     result, eager, exact = (t.detach().double() for t in (result, eager, exact))
     odd = ~torch.isfinite(eager)
-    same_odd = torch.allclose(result[odd], eager[odd], rtol=0, atol=0, equal_nan=True)
-    if not same_odd or not torch.isfinite(result[~odd]).all():
+    # Eager's vectors and its single elements do not always agree (gelu of infinity): then float64 may be right too.
+    as_exact = ~torch.isfinite(result) & _same(result, exact)
+    if not torch.where(odd, _same(result, eager) | as_exact, torch.isfinite(result)).all():
         return Verdict(name, float("nan"), 0.0, f"{name}: NaN or infinity not exactly where eager has it")
 
     # Where only the dtype overflows, float64 has nothing to say.
@@ -91,6 +103,123 @@ def judge(
     elif bool((off > 10 * eager_worst + tolerance).any()):
         problem = f"{name}: one element is off by {worst:.2g}, eager's worst by {eager_worst:.2g}"
     return Verdict(name, error, eager_error, problem)
+
+
+def as_they_are(tensor: torch.Tensor) -> torch.Tensor:
+    """The nudge that changes nothing."""
+    return tensor
+
+
+def judge_runs(run: Run) -> list[Verdict]:
+    """Judge everything that one call gives. What would fail by its error gets a second opinion from points nearby."""
+    eager, exact, fused = (run(who, as_they_are) for who in ("eager", "exact", "fused"))
+    verdicts = {
+        name: judge(name, fused.get(name), eager.get(name), exact.get(name)) for name in dict.fromkeys((*eager, *fused))
+    }
+    # A failure without an error is one of shape or presence, or NaN: no point nearby would be better.
+    doubtful = [v for v in verdicts.values() if not v.ok and 0 < v.error < math.inf]
+    for name, allowed in _worst_errors_nearby(run, _of_dtype(doubtful, eager, SIXTEEN_BITS)).items():
+        verdicts[name] = judge(name, fused[name], eager[name], exact[name], allowed)
+    verdicts |= _judge_means_nearby(run, _of_dtype(doubtful, eager, (torch.float32,)))
+    return list(verdicts.values())
+
+
+def _of_dtype(verdicts: Sequence[Verdict], results: dict, dtypes: Sequence[torch.dtype]) -> list[Verdict]:
+    return [verdict for verdict in verdicts if results[verdict.name].dtype in dtypes]
+
+
+def _worst_errors_nearby(run: Run, doubtful: Sequence[Verdict]) -> dict[str, tuple[float, float]]:
+    """Eager's worst errors, as `judge` takes them, at points one rounding away.
+
+    In 16 bits two elements of a pooling window are often equal after rounding, and which of them is taken moves a whole
+    gradient from one place to another. Eager is right or wrong there by luck; its error at a single point says little.
+    """
+    worst = {verdict.name: (0.0, 0.0) for verdict in doubtful}
+    for seed in range(NEIGHBOURS if worst else 0):
+        eager, exact = (run(who, _nudge(seed, SIXTEEN_BITS)) for who in ("eager", "exact"))
+        worst = {name: tuple(map(max, before, errors(eager[name], exact[name]))) for name, before in worst.items()}
+    return worst
+
+
+def _judge_means_nearby(run: Run, doubtful: Sequence[Verdict]) -> dict[str, Verdict]:
+    """By our mean error and eager's, at the point and at those one rounding away.
+
+    In float32 the error of a small gradient, where large terms cancel, is many times as large at one point as at the
+    next, for both. The mean is not a matter of luck; what is wrong at the point alone still outweighs it.
+    """
+    found = {verdict.name: [(verdict.error, verdict.eager_error)] for verdict in doubtful}
+    for seed in range(NEIGHBOURS if found else 0):
+        exact, eager, fused = (run(who, _nudge(seed, (torch.float32,))) for who in ("exact", "eager", "fused"))
+        for name, pairs in found.items():
+            pairs.append((errors(fused[name], exact[name])[0], errors(eager[name], exact[name])[0]))
+    judged = {}
+    for verdict in doubtful:
+        ours, eagers = (sum(column) / len(column) for column in zip(*found[verdict.name], strict=True))
+        problem = f"{verdict.problem}; at points nearby {ours:.2g}, eager's {eagers:.2g}"
+        right = ours <= MEAN_FACTOR * eagers
+        judged[verdict.name] = Verdict(verdict.name, ours, eagers) if right else replace(verdict, problem=problem)
+    return judged
+
+
+def _nudge(seed: int, dtypes: Sequence[torch.dtype]) -> Nudge:
+    """Moves numbers of these types by a rounding up, down or not: each call of a run in the same way."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+
+    def nudge(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype not in dtypes:
+            return tensor
+        up = torch.randint(-1, 2, tensor.shape, generator=generator, device="cpu").to(tensor)
+        return tensor.detach() * (1 + up * torch.finfo(tensor.dtype).eps)
+
+    return nudge
+
+
+def nudge_state(model: nn.Module, nudge: Nudge) -> None:
+    """Nudge every parameter and buffer, in place."""
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            nudged = nudge(tensor)
+            if nudged is not tensor:
+                tensor.copy_(nudged)
+
+
+def lay_out(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The values of x as a view with the layout (`expanded` repeats the first row)."""
+    if layout == "transposed" and x.dim() >= 2:
+        return x.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "strided" and x.dim():
+        return torch.stack([x, x], -1)[..., 0]
+    if layout == "offset" and x.dim():
+        return torch.cat([x[:1], x])[1:]
+    if layout == "misaligned" and x.numel():
+        return torch.cat([x.flatten()[:1], x.flatten()])[1:].view(x.shape)
+    if layout == "expanded" and x.dim():
+        return x[:1].expand_as(x)
+    if layout == "channels_last" and x.dim() in (4, 5):
+        return x.contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.channels_last_3d)
+    return x
+
+
+def layout_applies(layout: str, inputs: Sequence) -> bool:
+    """Whether the layout differs from the contiguous one for any of the tensors."""
+    ranks = [x.dim() for x in inputs if isinstance(x, torch.Tensor)]
+    if layout == "channels_last":
+        return any(rank in (4, 5) for rank in ranks)
+    return layout == "contiguous" or any(rank >= (2 if layout == "transposed" else 1) for rank in ranks)
+
+
+def backward(outputs: Sequence[torch.Tensor], seed: int = 7) -> None:
+    """From the same gradients in every dtype: drawn in float32, representable in 16 bits."""
+    outputs = [x for x in outputs if x.requires_grad]
+    if not outputs:
+        return
+    generator = torch.Generator("cpu").manual_seed(seed)
+    draws = [torch.randint(-8, 9, x.shape, generator=generator, device="cpu") / 8 + 0.0625 for x in outputs]
+    torch.autograd.backward(outputs, [d.to(x) for d, x in zip(draws, outputs, strict=True)])
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (torch.isnan(a) & torch.isnan(b))
 
 
 def judge_step(

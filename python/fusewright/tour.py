@@ -1,15 +1,12 @@
 """`fusewright run`: takes model files through everything and shows what happened.
 
-A model file holds a plain PyTorch `Model`, `get_init_inputs()` and `get_inputs()`. Each is optimised, checked
-against float64 with every gradient, explained, timed beside eager and torch.compile, and trained beside an
-eager twin. The exit status is not zero if anything is wrong.
+Each model file (models.py) is optimised, checked against float64 with every gradient, explained, timed beside eager
+and torch.compile, and trained beside an eager twin. The exit status is not zero if anything is wrong.
 """
 
 from __future__ import annotations
 
 import copy
-import importlib.util
-import inspect
 import json
 import os
 import subprocess
@@ -17,29 +14,22 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import ModuleType
 
 import torch
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Table
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusewright
+from fusewright.console import progress
+from fusewright.errors import InputError
 from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
+from fusewright.models import CPU, ModelFile, choose_device, default_models, load, scale_for_this_machine
 from fusewright.oracle import Verdict, judge_step
 
-CPU = torch.device("cpu")
 TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside
 
@@ -54,55 +44,6 @@ LIBRARY_OPERATORS = (
     "linear",
     "matmul",
 )
-
-
-# ---- models ------------------------------------------------------------------------------------------------
-
-
-def default_models() -> list[Path]:
-    """The showcase of the source tree that this package, or the current directory, belongs to."""
-    for root in (Path(__file__).resolve().parents[2], Path.cwd()):
-        found = sorted((root / "examples" / "showcase").glob("*.py"))
-        if found:
-            return found
-    return []
-
-
-def load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"showcase_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    for name in ("Model", "get_inputs", "get_init_inputs"):
-        if not hasattr(module, name):
-            raise ValueError(f"{path}: no `{name}` in it")
-    return module
-
-
-def best_device() -> torch.device:
-    """A GPU, where there is one that we have kernels for."""
-    return torch.device("cuda" if torch.cuda.is_available() and fusewright._core.cuda_available() else "cpu")
-
-
-def scale_for_this_machine(device: torch.device = CPU) -> str:
-    """The full sizes want about 60 GB for their float64 twin, and a GPU or many cores to end within minutes."""
-    if device.type == "cuda":
-        return "full" if torch.cuda.get_device_properties(device).total_memory > 70e9 else "small"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return "full" if memory > 96e9 and (os.cpu_count() or 1) >= 16 else "small"
-
-
-def call_scaled(function: Callable, scale: str, device: torch.device = CPU) -> list:
-    """Files of others need not know about scales, or devices."""
-    with device:
-        made = function(scale) if inspect.signature(function).parameters else function()
-    return [value.to(device) if isinstance(value, torch.Tensor) else value for value in made]
-
-
-def build(module: ModuleType, scale: str, seed: int, device: torch.device = CPU) -> nn.Module:
-    torch.manual_seed(seed)
-    with device:
-        return module.Model(*call_scaled(module.get_init_inputs, scale)).to(device)
 
 
 # ---- one model ---------------------------------------------------------------------------------------------
@@ -139,26 +80,24 @@ STAGES = (
 
 
 def tour(
-    path: Path,
+    file: ModelFile,
     scale: str,
     seed: int,
     seconds: float,
     with_compile: bool,
-    progress: Callable[[str], None],
+    step: Callable[[str], None],
     device: torch.device = CPU,
 ) -> Report:
-    report = Report(path.stem)
-    module = load(path)
-    model = build(module, scale, seed, device)
-    inputs = call_scaled(module.get_inputs, scale, device)
-    with torch.no_grad():
-        output = copy.deepcopy(model)(*inputs)
+    report = Report(file.name)
+    model = file.build(scale, seed, device)
+    inputs = file.inputs(scale, device)
+    output = file.output(copy.deepcopy(model), inputs)
 
     def fresh() -> list[torch.Tensor]:
-        drawn = call_scaled(module.get_inputs, scale, device)
+        drawn = file.inputs(scale, device)
         return [t.requires_grad_(t.is_floating_point()) for t in drawn] + [torch.randn_like(output)]
 
-    progress("optimise and check")
+    step("optimise and check")
     eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     before = fusewright.stats()
     fused = fusewright.optimize(copy.deepcopy(model))
@@ -167,36 +106,36 @@ def tour(
     if fusewright.stats()["fallback_calls"] > before["fallback_calls"]:
         report.problems.append("part of the model fell back to PyTorch")
 
-    progress("explain")
+    step("explain")
     _explain(report, fused, copy.deepcopy(model), inputs, output)
 
     candidates = {"eager": eager, "fusewright": fused}
-    progress("torch.compile")
+    step("torch.compile")
     if with_compile:
         compiled = _torch_compile(report, copy.deepcopy(model), fresh())
         if compiled is not None:
             candidates["torch.compile"] = compiled
 
-    progress("time forward")
+    step("time forward")
     with torch.no_grad():
         forwards = {name: _without_gradient_argument(m) for name, m in candidates.items()}
         report.forward = interleaved(forwards, fresh, seconds=seconds)
-    progress("time step")
+    step("time step")
     steps = {name: training_step(m) for name, m in candidates.items()}
     report.step = interleaved(steps, fresh, seconds=seconds)
     # Once more, on inputs that nobody has seen: what was timed is what is right.
-    eager = build(module, scale, seed, device)
+    eager = file.build(scale, seed, device)
     eager.load_state_dict(fused.state_dict())
     exact = copy.deepcopy(eager).double()
     *inputs, gradient = fresh()
     after = judge_step(fused, eager, exact, inputs, gradient)
     report.problems += [f"after timing, {verdict.problem}" for verdict in after if not verdict.ok]
 
-    progress("train")
-    _train(report, module, scale, seed, device)
+    step("train")
+    _train(report, file, scale, seed, device)
 
-    progress("first call")
-    _first_call(report, path, scale, device)
+    step("first call")
+    _first_call(report, file.path, scale, device)
     return report
 
 
@@ -267,12 +206,12 @@ def _tensor_bytes(values: object) -> int:
     return 0
 
 
-def _train(report: Report, module: ModuleType, scale: str, seed: int, device: torch.device) -> None:
+def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch.device) -> None:
     """The same seed, data and optimizer, with and without us."""
     torch.manual_seed(seed + 1)
-    batches = [call_scaled(module.get_inputs, scale, device) for _ in range(TRAINING_STEPS)]
+    batches = [file.inputs(scale, device) for _ in range(TRAINING_STEPS)]
     for name in ("eager", "fusewright"):
-        model = build(module, scale, seed, device)
+        model = file.build(scale, seed, device)
         if name == "fusewright":
             model = fusewright.optimize(model)
         has_norm = any(isinstance(m, (nn.BatchNorm1d, nn.GroupNorm)) for m in model.modules())
@@ -311,9 +250,9 @@ def _first_call(report: Report, path: Path, scale: str, device: torch.device) ->
 
 def first_call_seconds(path: Path, scale: str, device: torch.device = CPU) -> dict[str, float]:
     """Seconds from an unoptimised model to its first gradients, torch and fusewright being imported."""
-    module = load(path)
-    model = build(module, scale, 0, device)
-    inputs = call_scaled(module.get_inputs, scale, device)
+    file = load(path)
+    model = file.build(scale, 0, device)
+    inputs = file.inputs(scale, device)
     copy.deepcopy(model)(*inputs).sum().backward()  # eager's own first call is not ours to count
     synchronize(inputs)
     start = time.perf_counter()
@@ -394,40 +333,42 @@ def main(
     seconds: float = 2.0,
     with_compile: bool = True,
     explain: bool = True,
+    as_json: bool = False,
 ) -> int:
-    console = Console()
     paths = paths or default_models()
     if not paths:
-        console.print("no models given, and no examples/showcase here: fusewright run FILE...")
-        return 2
-    place = best_device() if device == "auto" else torch.device(device)
+        raise InputError("no models given, and no examples/showcase here: fusewright run FILE...")
+    place = choose_device(device)
+    files = [load(path) for path in paths]  # all of them, before the long work on the first
     scale = scale_for_this_machine(place) if scale == "auto" else scale
 
     reports = []
-    text = TextColumn("{task.description}")
-    columns = (SpinnerColumn(), text, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=len(paths) * len(STAGES))
-        for index, path in enumerate(paths):
-
-            def stage(name: str, index: int = index, path: Path = path) -> None:
-                done = index * len(STAGES) + STAGES.index(name)
-                progress.update(task, description=f"{path.stem}: {name}", completed=done)
-                if not console.is_terminal:
-                    console.print(f"{path.stem}: {name}")
-
+    with progress(len(files) * len(STAGES)) as step:
+        for file in files:
             try:
-                reports.append(tour(path, scale, seed, seconds, with_compile, stage, place))
+                stage = lambda name, file=file: step(f"{file.name}: {name}")
+                reports.append(tour(file, scale, seed, seconds, with_compile, stage, place))
+            except InputError:
+                raise
             except Exception as error:
-                console.print_exception()
-                reports.append(Report(path.stem, problems=[f"{type(error).__name__}: {error}"]))
-        progress.update(task, completed=len(paths) * len(STAGES))
+                Console(stderr=True).print_exception()
+                reports.append(Report(file.name, problems=[f"{type(error).__name__}: {error}"]))
 
+    wrong = sum(bool(report.problems) for report in reports)
+    if as_json:
+        print(json.dumps({"scale": scale, "device": str(place), "models": [asdict(r) for r in reports]}, indent=2))
+    else:
+        _print_reports(reports, scale, place, explain)
+    return 1 if wrong else 0
+
+
+def _print_reports(reports: list[Report], scale: str, device: torch.device, explain: bool) -> None:
+    console = Console()
     for report in reports:
         if report.explanation and explain:
             console.rule(report.name)
             console.print(report.explanation, markup=False, highlight=False)
-    console.print(results_table(reports, scale, place))
+    console.print(results_table(reports, scale, device))
     for report in reports:
         for note in report.notes:
             console.print(f"{report.name}: {note}", markup=False)
@@ -435,7 +376,6 @@ def main(
             console.print(f"{report.name}: WRONG: {problem}", style="red", markup=False)
     wrong = sum(bool(report.problems) for report in reports)
     console.print(f"{len(reports) - wrong} of {len(reports)} models right", style="red" if wrong else "green")
-    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

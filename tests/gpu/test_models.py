@@ -8,11 +8,11 @@ from check import check
 from torch import nn
 
 import fusewright
-from fusewright import optimize, stats, tour
+from fusewright import models, optimize, stats
 from fusewright.measure import training_step
 from fusewright.oracle import judge_step
 
-PATHS = {path.stem: path for path in tour.default_models()}
+PATHS = {path.stem: path for path in models.default_models()}
 names = pytest.mark.parametrize("name", PATHS)
 
 
@@ -23,8 +23,8 @@ def scale(device):
 
 def make(name, scale, device, seed=0):
     """The module's file, the model, and a function that draws inputs."""
-    module = tour.load(PATHS[name])
-    return tour.build(module, scale, seed, device), lambda: tour.call_scaled(module.get_inputs, scale, device)
+    file = models.load(PATHS[name])
+    return file.build(scale, seed, device), lambda: file.inputs(scale, device)
 
 
 # Of TF32, which the library may use for convolutions in one layout and not in the other.
