@@ -91,11 +91,6 @@ class CompileOnce {
     return results;
   }
 
-  bool has(const std::string& key) const {  // made, or on the way
-    const std::lock_guard lock(mutex_);
-    return results_.count(key) != 0;
-  }
-
   // Runs a compiler in one of the slots.
   template <class Function>
   auto in_slot(Function function) {

@@ -55,9 +55,6 @@ class Module {
 // CompileError with the compiler's own output. The caller must not hold a lock that the log sink takes (the GIL).
 std::vector<std::shared_ptr<Module>> compile(const std::vector<std::string>& sources, Architecture architecture);
 
-// Whether this process has compiled the source, or loaded it from the disk cache, or is about to.
-bool has(const std::string& source, Architecture architecture);
-
 struct LaunchShape {
   uint32_t blocks = 1;   // along x
   uint32_t threads = 1;  // per block

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <set>
 
 #include "ir/error.h"
 #include "runtime/background.h"
@@ -126,15 +127,19 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
   expect_tiles();
 }
 
-// Rows of a length that the graph knows have texts for just that; those of a length that it expects have some beside
-// the ones for all.
+// Rows of a length that the graph knows have texts for just that; those of the length at capture have some beside the
+// ones for all, unless it is known to change: another size compiles nothing.
 void CudaLauncher::expect_rows(const Graph& graph) {
   if (code_.nest.kind != LoopNest::Kind::row) return;
   Size size = code_.axes[static_cast<size_t>(code_.nest.inner)].size;
   for (int a : code_.nest.reduced) size = size * code_.axes[static_cast<size_t>(a)].size;
   const bool known = size.constant().has_value();
   const int64_t elements = graph.hint(size);
-  if (elements <= 0) return;
+  std::set<std::string> symbols;
+  size.collect_symbols(symbols);
+  const bool changes =
+      std::any_of(symbols.begin(), symbols.end(), [&](const std::string& s) { return graph.dynamic.count(s) != 0; });
+  if (elements <= 0 || changes) return;
   const int expected = elements % widest_ == 0 ? widest_ : 1;
   std::vector<Variant> rest;
   for (const Variant& variant : variants_) {
@@ -223,19 +228,6 @@ std::string CudaLauncher::source(const Variant& variant) const {
     define("THREADS", h.most_threads);
   }
   return text + cuda_prelude() + code_.text;
-}
-
-// Another size than a model had before compiles nothing: texts for a length that is new here are left out where those
-// for all lengths are there.
-void CudaLauncher::leave_out_lengths(int device) {
-  const cuda::Architecture architecture = cuda::device(device).architecture;
-  bool others_serve = false;
-  for (const Variant& variant : variants_) {
-    if (variant.items == 0 || !cuda::has(source(variant), architecture)) continue;
-    if (variant.row > 0) return;
-    others_serve = true;
-  }
-  if (others_serve) std::erase_if(variants_, [](const Variant& variant) { return variant.row > 0; });
 }
 
 std::vector<std::string> CudaLauncher::sources(int device) const {

@@ -102,24 +102,17 @@ KernelKey Runtime::key_of(const std::string& source, Architecture architecture) 
   return {source, flags, nvrtc.identity(), target.name, salt_, FUSEWRIGHT_VERSION};
 }
 
-// PTX of an older architecture serves several devices; a module knows the one it is for, so that is in its name.
-std::string Runtime::name_of(const std::string& key, Architecture architecture) {
-  return key + ":" + std::to_string(architecture.major) + "." + std::to_string(architecture.minor);
-}
-
-bool Runtime::has(const std::string& source, Architecture architecture) {
-  return available() && modules_.has(name_of(key_of(source, architecture).hex(), architecture));
-}
-
 std::vector<std::shared_ptr<Module>> Runtime::compile(const std::vector<std::string>& sources,
                                                       Architecture architecture) {
   if (sources.empty()) return {};
   if (!available()) throw CompileError("no GPU can be used: " + unavailable_because());
   const Target target = found().nvrtc->target(architecture);
+  // PTX of an older architecture serves several devices; a module knows the one it is for, so that is in its name.
+  const std::string suffix = ":" + std::to_string(architecture.major) + "." + std::to_string(architecture.minor);
   std::vector<std::string> keys, names;
   for (const std::string& source : sources) {
     keys.push_back(key_of(source, architecture).hex());
-    names.push_back(name_of(keys.back(), architecture));
+    names.push_back(keys.back() + suffix);
   }
   return modules_.get(names, [&](size_t i) { return obtain(sources[i], architecture, target, keys[i]); });
 }

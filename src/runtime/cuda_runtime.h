@@ -45,8 +45,6 @@ class Runtime {
 
   std::vector<std::shared_ptr<Module>> compile(const std::vector<std::string>& sources, Architecture architecture);
   KernelKey key_of(const std::string& source, Architecture architecture);
-  static std::string name_of(const std::string& key, Architecture architecture);
-  bool has(const std::string& source, Architecture architecture);
   CompileStats stats() const { return modules_.stats(); }
 
   void launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,

@@ -202,8 +202,7 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
     if (last[v] >= 0) steps_[static_cast<size_t>(last[v])].release.push_back(static_cast<Value>(v));
 }
 
-std::vector<std::string> Plan::sources(int device) {
-  for (CudaLauncher& launcher : cuda_launchers_) launcher.leave_out_lengths(device);
+std::vector<std::string> Plan::sources(int device) const {
   std::vector<std::string> result;
   for (const CudaLauncher& launcher : cuda_launchers_)
     for (std::string& source : launcher.sources(device)) result.push_back(std::move(source));

@@ -26,7 +26,7 @@ class Plan {
 
   // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU; for a GPU modules of
   // what a first call runs there. More of those follow in the background, until it is complete.
-  std::vector<std::string> sources(int device = -1);
+  std::vector<std::string> sources(int device = -1) const;
   void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
   void attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device);
 
