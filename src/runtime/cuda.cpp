@@ -37,9 +37,7 @@ double microseconds(int device, void* stream, const std::function<void()>& work)
   return Runtime::instance().microseconds(device, stream, work);
 }
 
-bool has(const std::string& source, Architecture architecture) {
-  return Runtime::instance().has(source, architecture);
-}
+bool has(const std::string& source, Architecture architecture) { return Runtime::instance().has(source, architecture); }
 
 std::string key_of(const std::string& source, Architecture architecture) {
   return Runtime::instance().key_of(source, architecture).hex();

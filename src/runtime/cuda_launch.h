@@ -51,7 +51,7 @@ class CudaLauncher {
   std::vector<std::string> sources(int device) const;
   void attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device);
   void leave_out_lengths(int device);  // before sources() and attach()
-  bool complete() const;  // all variants are there; nothing is timed before
+  bool complete() const;               // all variants are there; nothing is timed before
 
   // Without a `progress` nothing is timed: the rules choose.
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,

@@ -333,7 +333,7 @@ def test_running_statistics_have_no_launches_of_their_own(shape):
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         model(x)
         torch.cuda.synchronize()
-    launched = [e.name for e in profile.events() if e.device_type is torch.autograd.DeviceType.CUDA]
+    launched = [e.name for e in profile.events() if e.device_type == torch.autograd.DeviceType.CUDA]
     assert launched and all("fw_" in name for name in launched), launched
     assert int(model[0].num_batches_tracked) == 2
 
