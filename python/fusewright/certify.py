@@ -204,6 +204,9 @@ def certify(
     """
     if reference is None and inputs and callable(inputs[0]) and not isinstance(inputs[0], torch.Tensor):
         reference, *inputs = inputs
+    for given, known in ((modes, MODES), (layouts, LAYOUTS), (specials, SPECIALS)):
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(f"certify: no {unknown[0]!r}; there are {', '.join(known)}")
     if draw is None:
         if not pytree.tree_leaves(inputs):
             raise InputError("certify: no inputs: certify(model, *inputs) or certify(model, reference, *inputs)")
@@ -217,10 +220,12 @@ def certify(
                 progress(str(question))
             asked = certifier.ask(question, certificate)
             # A batch of one that cannot be normalised in training can still be evaluated.
-            if not asked and question.size and question.size[0] == 0 and "eval" in modes:
+            if not asked and question.mode == "train" and question.size and question.size[0] == 0 and "eval" in modes:
                 certifier.ask(replace(question, mode="eval"), certificate)
     if all(case.question.size for case in certificate.cases):
         raise InputError(f"certify: the reference refuses the inputs; {': '.join(certificate.refused[0])}")
+    if certifier.too_large:
+        certificate.notes.append(f"not tried, more than {MOST_ELEMENTS} elements: {', '.join(certifier.too_large)}")
     if reference is None and not any(case.fused_calls for case in certificate.cases):
         certificate.notes.append("nothing was fused: this holds PyTorch against itself; see `fusewright explain`")
     return certificate
@@ -260,6 +265,7 @@ class _Certifier:
         # The tensor whose dimensions are varied, and with each those of equal size in other tensors.
         self.largest = max(self.tensors, key=torch.Tensor.dim, default=None)
         self.subjects: dict[torch.dtype, nn.Module] = {}
+        self.too_large: list[str] = []  # sizes that are not tried
         self.random: dict[str, bool] = {}  # by mode
         self.vanishing: set[tuple[str, str]] = set()  # (mode, name) of what is zero but for rounding
 
@@ -292,7 +298,9 @@ class _Certifier:
         for dimension, size in enumerate(first.shape):
             other = batches if dimension == 0 else (size + 1, size // 2 | 1)
             for wanted in dict.fromkeys(other):
-                if wanted != size and wanted * first.numel() <= max(size, 1) * max(MOST_ELEMENTS, first.numel()):
+                if wanted * first.numel() > max(size, 1) * max(MOST_ELEMENTS, first.numel()):
+                    self.too_large.append(f"dimension {dimension} of {wanted}")
+                elif wanted != size:
                     yield dimension, wanted
 
     # ---- one case ----
@@ -324,6 +332,8 @@ class _Certifier:
             return result
 
         verdicts = judge_runs(run)
+        if not verdicts:
+            raise _Refused("nothing to compare: it returns no tensor")
         if not question.special:
             # Eager's error is larger than the value: all that it has there is rounding.
             self.vanishing |= {(question.mode, v.name) for v in verdicts if v.ok and v.eager_error > 1}

@@ -199,11 +199,20 @@ def test_random_models():
         ((nn.Linear(3, 4),), "no inputs"),
         ((nn.Linear(3, 4), nn.Linear(3, 5), torch.randn(2, 3)), "different states: weight"),
         ((nn.Linear(3, 4), nn.Linear(3, 4), torch.randn(2, 5)), "refuses the inputs"),
+        ((lambda x: None, lambda x: None, 3), "nothing to compare"),
     ],
 )
 def test_what_cannot_be_certified(arguments, expected):
     with pytest.raises(InputError, match=expected):
         certify(*arguments)
+
+
+def test_what_is_not_asked_is_said():
+    with pytest.raises(ValueError, match="no 'diagonal'; there are channels_last"):
+        certify(nn.Tanh(), torch.randn(2), layouts=["diagonal"])
+    options = {"seeds": 1, "modes": ["inference"], "dtypes": [], "layouts": [], "specials": [], "batches": [1, 33]}
+    certificate = certify(nn.Tanh(), nn.Tanh(), torch.randn(1).expand(2, 1 << 20), **options)
+    assert certificate.ok and any("dimension 0 of 33" in note for note in certificate.notes)
 
 
 def test_a_model_that_cannot_be_copied():
