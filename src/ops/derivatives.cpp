@@ -60,7 +60,9 @@ void unary(Rule& r, Op op) {
       case Op::sqrt:
         return g / (y * 2.0);  // g / (2 y)
       case Op::rsqrt:
-        return g * (y * square(y) * -0.5);  // -g y^3 / 2
+        // -g y^3 / 2, one factor at a time: y^3 of a spread of 1e14 is no normal float, while its product with g is
+        // one.
+        return g * y * y * (y * -0.5);
       case Op::reciprocal:
         return -(g * square(y));  // -g y^2
       case Op::square:

@@ -460,3 +460,10 @@ def test_numbers_that_change_from_call_to_call(name):
             results.append((y.detach(), leaf.grad))
         torch.testing.assert_close(*results, rtol=0, atol=0, equal_nan=True, msg=lambda m, n=(a, b): f"{n}: {m}")
     assert stats()["fallback_calls"] == 0
+
+
+@pytest.mark.parametrize("spread", [1e-3, 1e10, 1e15, 1e17])
+def test_gradient_of_a_norm_with_any_spread(spread):
+    """The inverse deviation cubed is no normal float for the larger ones, the gradient is."""
+    model = nn.BatchNorm1d(5)
+    check(model, [torch.randn(64, 5) * spread], layouts=["contiguous"])
