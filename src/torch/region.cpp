@@ -634,7 +634,7 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
   if (auto known = tuner.recall<Verdict>(key); known && (*known == Verdict::fused || *known == Verdict::eager)) {
     verdict = *known;
   } else if (!executable(wanted_gradients(*this, inputs), host)->complete()) {
-    return Verdict::fused;  // for now: its kernels are not timed yet
+    return Verdict::fused;  // decided by a later call: not all variants are compiled, and the best may be missing
   } else {
     TuningProgress progress;
     auto timing = tuner.time(host, name_, 2, run, progress, 1.05);
