@@ -179,7 +179,7 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
     loaded_->modules[first[i]] = std::move(modules[i]);
   }
   for (const Variant& variant : variants_) {
-    if (loaded_->modules.count(variant)) continue;
+    if (std::find(first.begin(), first.end(), variant) != first.end()) continue;
     ++loaded_->missing;
     auto load = [=, loaded = loaded_, source = source(variant), entries = entries(variant)] {
       try {

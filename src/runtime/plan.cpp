@@ -1,8 +1,8 @@
 #include "runtime/plan.h"
 
 #include <algorithm>
-
 #include <functional>
+
 #include "runtime/memory_plan.h"
 
 namespace fusewright {

@@ -189,14 +189,14 @@ Results run_meta(int64_t handle, at::TensorList inputs, at::ArrayRef<double>) {
 
 Results run_training_meta(int64_t handle, at::TensorList inputs, at::ArrayRef<double>, at::IntArrayRef wanted) {
   std::shared_ptr<Region> region = Region::find(handle);
-  auto executable = region->executable(pattern(region->graph(), wanted), region->gpu(), nullptr);
+  auto executable = region->executable(pattern(region->graph(), wanted), region->gpu());
   return fake_results(executable->program().forward, inputs.vec());
 }
 
 Results run_backward_meta(int64_t handle, at::TensorList saved, at::TensorList gradients, at::ArrayRef<double>,
                           at::IntArrayRef wanted) {
   std::shared_ptr<Region> region = Region::find(handle);
-  auto executable = region->executable(pattern(region->graph(), wanted), region->gpu(), nullptr);
+  auto executable = region->executable(pattern(region->graph(), wanted), region->gpu());
   Results inputs = saved.vec();
   inputs.insert(inputs.end(), gradients.begin(), gradients.end());
   return fake_results(executable->program().backward, inputs);
@@ -535,13 +535,14 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   return executable(wrt, host.device(), host.stream());
 }
 
-std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu, void* stream) {
+std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu,
+                                                     std::optional<void*> stream) {
   std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
   const bool tf32 = gpu >= 0 && has_convolution_ && allows_tf32_convolution();
   auto& slot = executables_[{wrt, gpu, tf32}];
   if (slot) return slot;
   // Loading a kernel would break the recording, and leave the user with the driver's words for it.
-  TORCH_CHECK(gpu < 0 || !cuda::available() || !cuda::is_capturing(stream), "fusewright: ", name_,
+  TORCH_CHECK(gpu < 0 || !stream || !cuda::available() || !cuda::is_capturing(*stream), "fusewright: ", name_,
               " is not compiled yet, and cannot be while a CUDA graph is captured: call the model once before "
               "capturing, with the same gradients wanted");
   Options options;

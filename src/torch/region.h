@@ -39,7 +39,9 @@ class Region {
   // Compiled once for each pattern of wanted gradients, each place and, with convolutions, each setting of TF32. Throws
   // CompileError before anything has run.
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
-  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu, void* stream = nullptr);
+  // Without a stream nothing is about to run: a graph that another thread records is not disturbed.
+  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu,
+                                               std::optional<void*> stream = std::nullopt);
 
   // Begins to compile in the background, for calls that want these gradients.
   void prepare(const std::vector<bool>& wrt) const;
