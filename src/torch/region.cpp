@@ -521,10 +521,14 @@ std::shared_ptr<Region> Region::create(Graph graph, std::string name, int gpu, s
   return region;
 }
 
-std::shared_ptr<Region> Region::find(int64_t handle) {
+std::shared_ptr<Region> Region::look_up(int64_t handle) {
   std::lock_guard<std::mutex> lock(regions_mutex);
   auto it = regions.find(handle);
-  std::shared_ptr<Region> region = it == regions.end() ? nullptr : it->second.lock();
+  return it == regions.end() ? nullptr : it->second.lock();
+}
+
+std::shared_ptr<Region> Region::find(int64_t handle) {
+  std::shared_ptr<Region> region = look_up(handle);
   require(region != nullptr, "region ", handle, " does not exist any more");
   return region;
 }
@@ -567,8 +571,8 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
 void Region::prepare(const std::vector<bool>& wrt) const {
   Background::instance().add([handle = handle_, wrt] {
     try {
-      const std::shared_ptr<Region> region = find(handle);
-      region->executable(wrt, region->gpu());
+      // The model may have gone before its turn came.
+      if (const std::shared_ptr<Region> region = look_up(handle)) region->executable(wrt, region->gpu());
     } catch (const std::exception&) {
       // The call that needs it tries again, and says what is wrong.
     }

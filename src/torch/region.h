@@ -59,7 +59,8 @@ class Region {
   // What is known on disk of inputs with the sizes at capture.
   bool known_slower(const std::vector<bool>& wrt);
 
-  static std::shared_ptr<Region> find(int64_t handle);  // throws Error for a region that is gone
+  static std::shared_ptr<Region> find(int64_t handle);     // throws Error for a region that is gone
+  static std::shared_ptr<Region> look_up(int64_t handle);  // nothing for one that is gone
   static std::shared_ptr<Region> create(Graph graph, std::string name, int gpu = -1,
                                         std::optional<bool> tune = std::nullopt);
 

@@ -8,6 +8,7 @@ import pytest
 import showcase
 import torch
 import torch.nn.functional as F
+from test_bad_input import test_messages_hold_numbers, test_the_extension_keeps_its_symbols  # noqa: F401
 from torch import nn
 
 import fusewright

@@ -1,6 +1,7 @@
 """What users get wrong, and machines that lack something: eager's own exception, or one line and the right result."""
 
 import os
+import shutil
 import subprocess
 import sys
 import types
@@ -289,3 +290,17 @@ def test_a_full_disk(tmp_path):
     counts, log = run(before, FUSEWRIGHT_CACHE_DIR=str(tmp_path))
     assert counts["kernels_compiled"] == 0 and counts["fallback_calls"] == 3
     assert 1 <= len(log) <= 3 and any("no_compiler" in line for line in log), log
+
+
+def test_messages_hold_numbers():
+    """On a toolchain that links libstdc++ into the extension, two copies of it must not meet."""
+    with pytest.raises(_core.Error, match="region 1234567 does not exist any more"):
+        _core.run_region(1234567, [torch.randn(3)], [])
+
+
+@pytest.mark.skipif(shutil.which("nm") is None, reason="needs nm of binutils")
+def test_the_extension_keeps_its_symbols():
+    listed = subprocess.run(["nm", "-D", "-C", "--defined-only", _core.__file__], capture_output=True, text=True).stdout
+    assert "PyInit__core" in listed
+    for inside in ("fusewright::parse(", "std::locale::classic()"):
+        assert inside not in listed
