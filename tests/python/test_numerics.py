@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from check import check
+from check import all_at_once, check
 from torch import nn
 
 from fusewright import optimize, stats
@@ -41,16 +41,6 @@ ACTIVATIONS = {
     "softsign": F.softsign,
 }
 UNARY = PRIMITIVES | ACTIVATIONS
-
-
-def all_at_once(functions):
-    """One region for all: they read the same -(-x), which changes no bit but the sign of a NaN."""
-
-    def f(x):
-        x = torch.neg(-x)
-        return [fn(x) for fn in functions.values()]
-
-    return f
 
 
 def same(ours, eager, what=""):

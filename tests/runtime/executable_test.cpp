@@ -339,15 +339,11 @@ TEST(SideSums, OfEveryShape) {
 
 // ---- threads -------------------------------------------------------------------------------------------------
 
-class PoolHost : public Host {
+class PoolHost : public ForwardingHost {
  public:
   explicit PoolHost(int threads) : pool_(threads) {}
   void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
     pool_.parallel_for(n, grain, body);
-  }
-  void allocate(Tensor& tensor) override { plain_host().allocate(tensor); }
-  Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
-    return plain_host().call(call, operands);
   }
 
  private:
