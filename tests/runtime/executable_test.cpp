@@ -1,6 +1,8 @@
 // Whole graphs, compiled and run with the plain host, against the interpreter.
 #include "runtime/executable.h"
 
+#include <sys/mman.h>
+
 #include <cstring>
 #include <thread>
 
@@ -269,6 +271,47 @@ TEST(NaN, PropagatesThroughMaximaAndMinima) {
         "return %1, %2, %3, %4, %5, %6, %7 }",
         std::vector<Array>{x, y}, {}, false);
   }
+}
+
+TEST(NaN, BehindAMaskReachesNeitherSumsNorGradients) {
+  std::mt19937 random(15);
+  Array x = random_array(DType::f32, {7, 70}, random), mask = random_array(DType::f32, {7, 70}, random, -1, 1);
+  for (size_t i = 0; i < x.size(); ++i)
+    if (!(mask.data[i] > 0)) x.data[i] = i % 3 == 0 ? nan : i % 3 == 1 ? inf : -inf;
+  for (const char* dims : {"0", "1"})
+    expect_agrees(
+        "graph(%x: f32[n, c], %m: f32[n, c]) { %0: f32[] = constant() {value = 0} %1 = gt(%m, %0) "
+        "%2 = select(%1, %x, %0) %3 = sum(%2) {dims = (" +
+            std::string(dims) + "), keepdim = 1} %4 = mul(%2, %3) return %4 }",
+        std::vector<Array>{x, mask});
+}
+
+// Two rows so far apart that no 32-bit number holds the way between them; the memory in between is never touched.
+TEST(Offsets, Beyond32Bits) {
+  const int64_t apart = (int64_t{1} << 32) + 7, columns = 70;
+  const size_t bytes = static_cast<size_t>(apart + columns) * sizeof(float);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) GTEST_SKIP() << "no address space: " << std::strerror(errno);
+  std::mt19937 random(16);
+  const Array values = random_array(DType::f32, {2, columns}, random);
+  Tensor x;
+  x.data = memory;
+  x.rank = 2;
+  x.sizes = {2, columns};
+  x.strides = {apart, 1};
+  for (int64_t row = 0; row < 2; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      static_cast<float*>(memory)[row * apart + column] =
+          static_cast<float>(values.data[static_cast<size_t>(row * columns + column)]);
+  for (const char* text : {"graph(%x: f32[n, c]) { %1 = exp(%x) %2 = mul(%1, %x) return %2 }",
+                           "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }",
+                           "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 0} return %1 }"}) {
+    const Graph graph = parse(text);
+    EXPECT_EQ(
+        disagreement(compile(graph)->forward().run(backend_host(), {x}, {}), interpret(graph, {values}), "output"), "")
+        << text;
+  }
+  munmap(memory, bytes);
 }
 
 std::string pool(const std::string& attrs) {
