@@ -414,11 +414,8 @@ TEST(Threads, NumberOfThreadsDoesNotChangeABit) {
     std::vector<Array> dL_dy;
     for (const Array& y : interpret(graph, {x})) dL_dy.push_back(Array(DType::f32, y.sizes, 1.0));
     Execution a = execute(*executable, {x}, dL_dy, {}, one), b = execute(*executable, {x}, dL_dy, {}, four);
-    auto same = [](const Tensor& p, const Tensor& q) {
-      return std::memcmp(p.data, q.data, static_cast<size_t>(p.elements() * size_of(p.dtype))) == 0;
-    };
-    for (size_t i = 0; i < a.outputs.size(); ++i) EXPECT_TRUE(same(a.outputs[i], b.outputs[i])) << text;
-    EXPECT_TRUE(same(a.gradients[0], b.gradients[0])) << text;
+    for (size_t i = 0; i < a.outputs.size(); ++i) EXPECT_TRUE(same_bits(a.outputs[i], b.outputs[i])) << text;
+    EXPECT_TRUE(same_bits(a.gradients[0], b.gradients[0])) << text;
     EXPECT_EQ(disagreement(b.outputs, interpret(graph, {x}), "output"), "") << text << text_of(sizes);
   }
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "runtime/executable.h"
@@ -79,6 +80,11 @@ inline Execution execute(const Executable& executable, const std::vector<Array>&
   }
   result.outputs.resize(program.user_outputs);
   return result;
+}
+
+// Of tensors without gaps, which results are.
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * size_of(a.dtype))) == 0;
 }
 
 struct Tolerance {
