@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from common import commit
+from common import software
 
 RESULTS = Path(__file__).resolve().parent / "results"
 ROWS = COLUMNS = 48
@@ -183,11 +182,10 @@ def table(head: list[str], cells: Callable[[str], list[float]]) -> list[str]:
 
 
 def markdown(found: dict[str, dict[int, dict[str, float]]], command: str) -> str:
-    largest = max(next(iter(found.values())))
+    largest, made = max(next(iter(found.values()))), software()
     lines = ["# float32 products from narrower ones: errors against float64", ""]
     lines += [
-        f"`{command}`, {time.strftime('%Y-%m-%d')}, commit {commit() or 'none'}, torch {torch.__version__}: emulated "
-        "on the CPU.",
+        f"`{command}`, {made['date']}, commit {made['commit'] or 'none'}, torch {made['torch']}: emulated on the CPU.",
         f"The norm of the error over the norm of the exact result, of {ROWS}x{COLUMNS} elements. What is modelled, and "
         "what is not, stands in `bench/three_products.py`.",
     ]

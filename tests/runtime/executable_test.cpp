@@ -273,6 +273,38 @@ TEST(NaN, PropagatesThroughMaximaAndMinima) {
   }
 }
 
+TEST(SignedZero, IsKept) {
+  Array x(DType::f32, {2, 40}, 0.0);
+  for (size_t i = 0; i < x.size(); i += 3) x.data[i] = -0.0;
+  const Graph graph = parse(
+      "graph(%x: f32[n, c]) { %1 = neg(%x) %2 = mul(%x, %x) %3 = mul(%1, %x) %4 = abs(%x) %5 = sqrt(%x) %6 = tanh(%x) "
+      "%7 = expm1(%x) %8 = round(%x) %9 = sin(%x) %10 = sub(%x, %1) return %1, %2, %3, %4, %5, %6, %7, %8, %9, %10 "
+      "}");
+  const std::vector<Array> expected = interpret(graph, {x});
+  const Execution found = execute(*compile(graph), {x}, {});
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const Array array = to_array(found.outputs[i]);
+    for (size_t j = 0; j < array.size(); ++j)
+      EXPECT_EQ(std::signbit(array.data[j]), std::signbit(expected[i].data[j])) << "output " << i << ", element " << j;
+  }
+}
+
+TEST(Softmax, OfLargeInfiniteAndSingleElements) {
+  std::mt19937 random(18);
+  Array rows = random_array(DType::f32, {5, 70}, random);
+  for (size_t i = 0; i < 70; ++i) {
+    rows.data[70 + i] *= 1e4;
+    rows.data[140 + i] = -inf;
+    rows.data[210 + i] = i % 2 ? -inf : rows.data[210 + i];
+  }
+  rows.data[280 + 9] = inf;
+  for (const char* dim : {"0", "1"})
+    for (const Array& x : {rows, random_array(DType::f32, {5, 1}, random)})
+      expect_agrees("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = " + std::string(dim) +
+                        "} %2 = logsumexp(%x) {dims = (" + dim + "), keepdim = 0} return %1, %2 }",
+                    std::vector<Array>{x}, {}, false);
+}
+
 TEST(NaN, BehindAMaskReachesNeitherSumsNorGradients) {
   std::mt19937 random(15);
   Array x = random_array(DType::f32, {7, 70}, random), mask = random_array(DType::f32, {7, 70}, random, -1, 1);
