@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import json
 import os
+import platform
 import statistics
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,7 +86,17 @@ def showcase() -> dict[str, Path]:
     return {path.stem: path for path in models.default_models()}
 
 
-def commit() -> str:
+def software() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 

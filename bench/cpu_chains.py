@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,12 +25,12 @@ from common import (
     GroupNormSwishMulSwish,
     MulLeakyGelu,
     candidates_of,
-    commit,
     first_call_table,
     first_calls,
     judged,
     own_process,
     showcase,
+    software,
     timings,
 )
 from torch import nn
@@ -240,10 +239,7 @@ def machine() -> dict:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0],
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": commit(),
-        "date": time.strftime("%Y-%m-%d"),
+        **software(),
     }
 
 

@@ -40,11 +40,11 @@ from common import (
     GroupNormSwishMulSwish,
     MulLeakyGelu,
     candidates_of,
-    commit,
     first_call_table,
     first_calls,
     judged,
     showcase,
+    software,
 )
 
 from fusewright import tour
@@ -378,15 +378,12 @@ def machine(device: torch.device) -> dict:
         name = torch.cuda.get_device_name(device)
     return {
         "device": name,
-        "torch": torch.__version__,
+        **software(),
         "cuda": torch.version.cuda,
         "tf32": {
             "matmul": torch.backends.cuda.matmul.allow_tf32,
             "convolution": torch.backends.cudnn.allow_tf32,
         },
-        "python": platform.python_version(),
-        "commit": commit(),
-        "date": time.strftime("%Y-%m-%d"),
     }
 
 

@@ -263,7 +263,7 @@ def _cache(options: argparse.Namespace) -> int:
         )
     elif options.action == "clear":
         removed = cache.clear()
-        result, text = {"root": cache.default_root(), "removed": removed}, f"{removed} entries removed"
+        result, text = {"root": cache.info().root, "removed": removed}, f"{removed} entries removed"
     else:
         checked = cache.verify()
         result = asdict(checked)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -160,8 +160,7 @@ def _judge_means_nearby(run: Run, doubtful: Sequence[Verdict]) -> dict[str, Verd
     for verdict in doubtful:
         ours, eagers = means[verdict.name]
         problem = f"{verdict.problem}; at points nearby {ours:.2g}, eager's {eagers:.2g}"
-        right = ours <= MEAN_FACTOR * eagers
-        judged[verdict.name] = Verdict(verdict.name, ours, eagers) if right else replace(verdict, problem=problem)
+        judged[verdict.name] = Verdict(verdict.name, ours, eagers, None if ours <= MEAN_FACTOR * eagers else problem)
     return judged
 
 

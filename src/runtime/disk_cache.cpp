@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <array>
@@ -120,6 +121,13 @@ bool is_directory(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
+// 0 or the errno, without trying: what the nearest directory above that exists lets us do.
+int why_not_created(std::string path) {
+  do path = path.substr(0, std::max<size_t>(path.rfind('/'), 1));
+  while (path != "/" && !is_directory(path));
+  return faccessat(AT_FDCWD, path.c_str(), W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
+}
+
 // Whether a temporary or lock file belongs to a process that is gone. Its owner holds a flock on it for life,
 // which holds across containers and machines, where a process id would mislead.
 bool is_leftover(int root, const std::string& name) {
@@ -169,7 +177,7 @@ std::string DiskCache::default_root() {
 
 // Opened and checked anew for each use: no descriptor to go stale if the directory is removed or replaced,
 // and what is checked is what is used, whatever happens to the path meanwhile.
-UniqueFd DiskCache::open_root(std::string* reason) const {
+UniqueFd DiskCache::open_root(IfMissing if_missing, std::string* reason) const {
   if (root_.empty()) {
     *reason = "there is no cache directory: set FUSEWRIGHT_CACHE_DIR, XDG_CACHE_HOME or HOME";
     return UniqueFd();
@@ -183,9 +191,10 @@ UniqueFd DiskCache::open_root(std::string* reason) const {
   const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   UniqueFd root(::open(path.c_str(), flags));
   if (!root && errno == ENOENT) {
-    if (const int error = make_directories(path); error != 0) {
-      return refuse(std::string("it cannot be created: ") + std::strerror(error));
-    }
+    const bool make = if_missing == IfMissing::make;
+    const int error = make ? make_directories(path) : why_not_created(path);
+    if (error != 0) return refuse(std::string("it cannot be created: ") + std::strerror(error));
+    if (!make) return UniqueFd();
     root = UniqueFd(::open(path.c_str(), flags));
   }
   if (!root) {
@@ -208,10 +217,10 @@ UniqueFd DiskCache::open_root(std::string* reason) const {
   return root;
 }
 
-UniqueFd DiskCache::root_or_fault() {
+UniqueFd DiskCache::root_or_fault(IfMissing if_missing) {
   std::string reason;
-  UniqueFd root = open_root(&reason);
-  if (!root) fault("root", reason + "; compiled kernels are kept in memory only");
+  UniqueFd root = open_root(if_missing, &reason);
+  if (!reason.empty()) fault("root", reason + "; compiled kernels are kept in memory only");
   return root;
 }
 
@@ -296,18 +305,25 @@ CacheStats DiskCache::stats() const {
   return stats_;
 }
 
-CacheInfo DiskCache::info() {
+CacheInfo DiskCache::info() const {
   CacheInfo info;
-  info.root = root_;
-  const UniqueFd root = open_root(&info.reason);
-  info.usable = static_cast<bool>(root);
+  info.root = root_.empty() ? "" : absolute_path(root_);
+  const UniqueFd root = open_root(IfMissing::leave, &info.reason);
+  info.usable = info.writable = info.reason.empty();
+  struct stat status;
+  if (info.root.empty() || lstat(info.root.c_str(), &status) != 0) return info;
+  info.exists = true;
+  info.mode = status.st_mode & 07777;
+  info.owner = status.st_uid;
+  info.writable = faccessat(AT_FDCWD, info.root.c_str(), W_OK | X_OK, AT_EACCESS) == 0;
   if (!root) return info;
   for (const std::string& name : list_directory(root.get())) {
-    struct stat status;
     if (!is_entry_name(name) || fstatat(root.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
     ++info.entries;
     info.bytes += static_cast<uint64_t>(status.st_size);
   }
+  struct statvfs disk;
+  if (fstatvfs(root.get(), &disk) == 0) info.free_bytes = uint64_t{disk.f_bavail} * disk.f_frsize;
   return info;
 }
 
@@ -317,7 +333,7 @@ size_t DiskCache::clear() {
     memory_.clear();
   }
   size_t removed = 0;
-  const UniqueFd root = root_or_fault();
+  const UniqueFd root = root_or_fault(IfMissing::leave);
   if (!root) return removed;
   remove_leftovers(root.get());
   for (const std::string& name : list_directory(root.get())) {
@@ -326,18 +342,20 @@ size_t DiskCache::clear() {
   return removed;
 }
 
-std::vector<std::string> DiskCache::verify() {
-  std::vector<std::string> bad;
-  const UniqueFd root = root_or_fault();
-  if (!root) return bad;
+CacheCheck DiskCache::verify() {
+  CacheCheck check;
+  const UniqueFd root = root_or_fault(IfMissing::leave);
+  if (!root) return check;
   for (const std::string& name : list_directory(root.get())) {
     if (!is_entry_name(name)) continue;
     std::vector<std::byte> payload;
     std::string problem;
-    const std::string key = name.substr(0, key_size);
-    if (read_entry(root.get(), key, payload, problem) == ReadOutcome::bad) bad.push_back(name + ": " + problem);
+    const ReadOutcome outcome = read_entry(root.get(), name.substr(0, key_size), payload, problem);
+    check.entries += outcome != ReadOutcome::absent;  // removed meanwhile
+    if (outcome == ReadOutcome::bad) check.bad.push_back({name, problem});
   }
-  return bad;
+  std::sort(check.bad.begin(), check.bad.end(), [](const auto& a, const auto& b) { return a.file < b.file; });
+  return check;
 }
 
 std::chrono::milliseconds CacheLock::default_timeout() {

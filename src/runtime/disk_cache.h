@@ -15,12 +15,27 @@
 
 namespace fusewright {
 
+// Where the cache is, whether it would be used, and what is in it.
 struct CacheInfo {
-  std::string root;
+  std::string root;     // absolute; empty: memory only
+  bool exists = false;  // a missing one is usable if it could be made
   bool usable = false;
   std::string reason;  // why it is not usable
+  unsigned mode = 0, owner = 0;
+  bool writable = false;
   size_t entries = 0;
   uint64_t bytes = 0;
+  std::optional<uint64_t> free_bytes;  // of a directory that exists and is usable
+};
+
+struct BadEntry {
+  std::string file, problem;
+  bool operator==(const BadEntry&) const = default;
+};
+
+struct CacheCheck {
+  size_t entries = 0;         // all that were read
+  std::vector<BadEntry> bad;  // by name
 };
 
 struct CacheStats {
@@ -42,15 +57,20 @@ class DiskCache {
   void put(const std::string& key, std::span<const std::byte> bytes);
 
   CacheStats stats() const;
-  CacheInfo info();
-  size_t clear();                     // removes every entry, returns how many were on disk
-  std::vector<std::string> verify();  // "file: what is wrong with it" for each bad entry on disk
+
+  // Upkeep makes no directory that is not there.
+  CacheInfo info() const;
+  size_t clear();  // removes every entry and what dead processes left behind, returns how many entries were on disk
+  CacheCheck verify();  // reads every entry on disk as `get` would
 
  private:
   friend class CacheLock;
 
-  UniqueFd open_root(std::string* reason) const;
-  UniqueFd root_or_fault();
+  enum class IfMissing { make, leave };
+
+  // None, and `reason` says why; a directory that is missing and could be made has no reason.
+  UniqueFd open_root(IfMissing, std::string* reason) const;
+  UniqueFd root_or_fault(IfMissing = IfMissing::make);
   void write_entry(int root, const std::string& key, std::span<const std::byte> bytes);
   void remove_leftovers(int root);
   // Counts the fault and logs the first of its kind. Never called under mutex_: a log sink may lock.

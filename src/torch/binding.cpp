@@ -7,6 +7,7 @@
 #include "ir/builder.h"
 #include "runtime/background.h"
 #include "runtime/cuda.h"
+#include "runtime/disk_cache.h"
 #include "runtime/log.h"
 #include "runtime/native_compiler.h"
 #include "torch/host.h"
@@ -204,6 +205,39 @@ py::dict report(Region& region, const Wanted& wanted) {
   return result;
 }
 
+// The disk as it is now, under the root of the environment as it is now: not the cache that this process works with.
+py::dict cache_info() {
+  const CacheInfo info = DiskCache(DiskCache::default_root()).info();
+  py::dict result;
+  result["root"] = info.root;
+  result["exists"] = info.exists;
+  result["usable"] = info.usable;
+  result["reason"] = info.reason;
+  if (info.exists) {
+    result["mode"] = info.mode;
+    result["owner"] = info.owner;
+  }
+  result["writable"] = info.writable;
+  result["entries"] = info.entries;
+  result["bytes"] = info.bytes;
+  result["free_bytes"] = info.free_bytes;
+  return result;
+}
+
+// How many entries there are, and (file, problem) of the bad ones.
+py::tuple cache_verify() {
+  CacheCheck check;
+  {
+    py::gil_scoped_release release;
+    check = DiskCache(DiskCache::default_root()).verify();
+  }
+  py::list bad;
+  for (const BadEntry& entry : check.bad) bad.append(py::make_tuple(entry.file, entry.problem));
+  return py::make_tuple(check.entries, bad);
+}
+
+size_t cache_clear() { return DiskCache(DiskCache::default_root()).clear(); }
+
 py::object python_sink;
 
 void log_to_python(LogLevel level, const std::string& message) {
@@ -321,6 +355,10 @@ PYBIND11_MODULE(_core, m) {
     set_candidate_hook(
         number < 0 ? nullptr : +[](const std::string&, size_t count) { return std::min(wanted.load(), count - 1); });
   });
+
+  m.def("cache_info", &cache_info);
+  m.def("cache_verify", &cache_verify);
+  m.def("cache_clear", &cache_clear, py::call_guard<py::gil_scoped_release>());
 
   m.def("version", [] { return FUSEWRIGHT_VERSION; });
   // The sink must not outlive the interpreter.

@@ -87,14 +87,8 @@ TEST_F(Tuning, SwitchedOff) {
 }
 
 TEST_F(Tuning, DeterministicHostsGetTheRule) {
-  class Deterministic : public Host {
-   public:
-    void parallel_for(int64_t, int64_t, const std::function<void(int64_t, int64_t)>&) override {}
-    void allocate(Tensor& tensor) override { plain_host().allocate(tensor); }
-    Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
-      return plain_host().call(call, operands);
-    }
-    int device() const override { return 0; }
+  struct Deterministic : ForwardingHost {
+    Deterministic() : ForwardingHost(backend_host()) {}
     bool deterministic() const override { return true; }
   } host;
   EXPECT_EQ(timed(*executable, 3, 100, host), 0u);

@@ -11,7 +11,7 @@ from test_cli import MODEL, fusewright
 from torch import nn
 
 from fusewright import InputError, certify, optimize
-from fusewright.certify import LAYOUTS
+from fusewright.certify import LAYOUTS, SPECIALS
 from fusewright.oracle import judge
 
 pytestmark = pytest.mark.real_core
@@ -106,6 +106,54 @@ def test_a_fault_that_only_a_layout_shows():
 
     certificate = certify(wrong, nn.functional.silu, torch.randn(5, 6), **QUICK)
     assert {problem.split(",")[2] for problem in certificate.problems} == {" strided"}, certificate
+
+
+class CubingRsqrt(torch.autograd.Function):
+    """Its derivative holds the cube of the result, which is no normal float where the spread is large."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.rsqrt()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return gradient * (y * y * y * -0.5)
+
+
+class Normed(nn.Module):
+    def __init__(self, inverse_root):
+        super().__init__()
+        self.linear, self.inverse_root = nn.Linear(6, 4), inverse_root
+
+    def forward(self, x):
+        y = self.linear(x)
+        away = y - y.mean(0)
+        return away * self.inverse_root((away * away).mean(0) + 1e-5)
+
+
+def test_a_fault_that_only_huge_numbers_show():
+    options = QUICK | {"batches": (), "layouts": (), "specials": SPECIALS}
+    by_hand, reference = Normed(CubingRsqrt.apply), Normed(lambda x: 1 / x.sqrt())
+    certificate = certify(by_hand, reference, torch.randn(8, 6), **options)
+    assert {case.question.special for case in certificate.cases if not case.ok} == {"huge"}, certificate
+
+
+def test_where_all_is_rounding():
+    """Ten times as much noise as eager has is no fault, a hundred times as much is one."""
+
+    def noise(x):
+        return x * 0.3 - (x * 0.1 + x * 0.2)
+
+    options = QUICK | {"modes": ["inference"], "batches": (), "layouts": (), "specials": ["huge"]}
+    certificate = certify(lambda x: noise(x) * 5, noise, torch.randn(5, 6), **options)
+    assert certificate.ok and "all rounding in eager; ours 5.0 times it" in certificate.notes[0], certificate
+    certificate = certify(lambda x: noise(x) * 100, noise, torch.randn(5, 6), **options)
+    assert not certificate.ok and [problem.split(":")[0] for problem in certificate.problems] == [
+        "inference, float32, huge, seed 1"
+    ]
 
 
 def test_where_eager_and_float64_differ_in_kind():

@@ -162,7 +162,7 @@ def test_run(capsys, model):
 
 
 def test_cache(capsys, tmp_path, monkeypatch):
-    """What the library wrote is whole; what we call damaged it calls damaged, in the same words; others' files stay."""
+    """What the library wrote is whole; what it would not load is named; nothing is made; others' files stay."""
     root = tmp_path / "cache"
     monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(root))
     assert fusewright(capsys, "cache", "info")[:2] == (0, f"{root}: 0 entries, 0 B\n")
@@ -203,7 +203,7 @@ def test_cache(capsys, tmp_path, monkeypatch):
 
 
 def test_every_kind_of_damage(tmp_path, monkeypatch):
-    """The checks of `read_entry` in src/runtime/disk_cache.cpp, one by one."""
+    """The checks of `read_entry` in src/runtime/disk_cache.cpp, one by one, and the format on disk, byte by byte."""
     monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     key, payload = "0a" * 32, b"a kernel"

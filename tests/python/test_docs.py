@@ -3,7 +3,8 @@
     python tests/python/test_docs.py      writes the table of docs/language.md anew
 
 A fence `output` after a fence `python` is what that one prints. A fence `cpp kernel` is part of a kernel's text, lines
-with `...` left out, from an Explanation that the page has called `explanation`.
+with `...` left out, from an Explanation that the page has called `explanation`. A table below a comment `from
+bench/results/NAME` is made of rows of that file.
 """
 
 import contextlib
@@ -21,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w[\w ]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
+NAMED_TEST = re.compile(r"`([\w/]+\.(?:py|cpp))::([\w.]+)`")
+RECORDED = re.compile(r"^<!-- from (bench/results/[\w.]+) -->\n((?:\|.*\n)+)", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- operations -->\n).*(?=<!-- end of operations -->)", re.DOTALL)
 
 
@@ -58,6 +61,30 @@ def test_examples(page):
 def test_links(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_trust_names_tests_that_exist():
+    text = (ROOT / "docs/trust.md").read_text()
+    for name, test in NAMED_TEST.findall(text):
+        file = ROOT / "tests" / name
+        assert file.exists(), name
+        if file.suffix == ".cpp":
+            suite, _, case = test.partition(".")
+            declared = re.search(rf"^TEST(_[FP])?\({suite}, {case}\)", file.read_text(), re.MULTILINE)
+        else:  # written there, or imported to run there too
+            declared = re.search(rf"^(def |    ){test}[(,]", file.read_text(), re.MULTILINE)
+        assert declared, f"{name} has no {test}"
+    cases = [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    assert cases == list(range(1, 41))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_numbers_are_recorded_ones(page):
+    """Below `<!-- from bench/results/NAME -->`, every row of the table stands in that file."""
+    for name, table in RECORDED.findall(page.read_text()):
+        recorded = (ROOT / name).read_text().splitlines()
+        missing = [row for row in table.splitlines() if row.startswith("|") and row not in recorded]
+        assert not missing, f"not in {name}: {missing}"
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import os
 import pytest
 import showcase
 import torch
-from check import check
+from check import all_at_once, check
 from test_operators import ENTRIES, UNARY, anything, in_dtype, positive
 
 import fusewright
@@ -42,12 +42,7 @@ def test_operation(name):
 def test_unary(inputs, dtype):
     """All of them in one region: the emulator's compiler is called once."""
     group = {name: fn for name, (fn, made) in UNARY.items() if made is inputs}
-
-    def f(x):
-        x = torch.neg(-x)
-        return [fn(x) for fn in group.values()]
-
-    check(f, in_dtype(inputs(), dtype), layouts=["contiguous"])
+    check(all_at_once(group), in_dtype(inputs(), dtype), layouts=["contiguous"])
 
 
 @pytest.mark.parametrize("name", showcase.NAMES)

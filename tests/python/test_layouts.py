@@ -154,6 +154,15 @@ def test_gradients_of_overlapping_views():
     torch.testing.assert_close(found[1], found[0])
 
 
+def test_joined_and_padded_parts():
+    """PyTorch joins and pads; what stands before and behind is ours."""
+    x, y = torch.randn(5, 33), torch.randn(5, 31)
+    check(lambda x, y: torch.cat([x * 2 + 1, y.tanh() * 3], 1).softmax(1) * 2, [x, y], fused=False)
+    check(lambda x: F.pad(torch.sigmoid(x) + 1, (1, 2, 0, 3)).sum(1) * 2, [x], fused=False)
+    check(lambda x: F.pad(torch.sigmoid(x) + 1, (3, 1), value=-torch.inf).amax(1) * 2, [x], fused=False)
+    assert stats()["region_calls"] > 0
+
+
 # ---- gradients that arrive ------------------------------------------------------------------------------------------
 
 

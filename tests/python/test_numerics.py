@@ -9,7 +9,7 @@ import os
 import pytest
 import torch
 import torch.nn.functional as F
-from check import check
+from check import all_at_once, check
 from torch import nn
 
 from fusewright import optimize, stats
@@ -41,16 +41,6 @@ ACTIVATIONS = {
     "softsign": F.softsign,
 }
 UNARY = PRIMITIVES | ACTIVATIONS
-
-
-def all_at_once(functions):
-    """One region for all: they read the same -(-x), which changes no bit but the sign of a NaN."""
-
-    def f(x):
-        x = torch.neg(-x)
-        return [fn(x) for fn in functions.values()]
-
-    return f
 
 
 def same(ours, eager, what=""):
@@ -242,6 +232,24 @@ def test_extrema_share_gradients_among_ties_as_eager_does():
             same(a, b)
 
 
+def test_what_a_mask_hides_does_not_count():
+    """NaN and infinity outside the mask reach neither the result nor the gradient."""
+    mask = torch.rand(7, 33) < 0.6
+    mask[:, 0] = True
+    x = torch.where(mask, torch.randn(7, 33), torch.tensor([NAN, INF, -INF])[torch.randint(3, (7, 33))])
+    for name, fn in {
+        "sum": lambda x: torch.where(mask, x, 0.0).sum(1),
+        "mean of columns": lambda x: torch.where(mask, x * 2, 0.0).mean(0),
+        "amax": lambda x: torch.where(mask, x, -INF).amax(1),
+        "softmax": lambda x: torch.where(mask, x, -INF).softmax(1),
+        "layer_norm": lambda x: F.layer_norm(torch.where(mask, x, 0.0), (33,)),
+    }.items():
+        eager, ours = both(fn, x)
+        for what, a, b in zip(("output", "gradient"), ours, eager, strict=True):
+            assert a.isfinite().all(), f"{name}: {what}"
+            torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5, msg=lambda m, n=name, w=what: f"{n} {w}: {m}")
+
+
 # ---- the floating-point environment -----------------------------------------------------------------------------
 
 
@@ -360,6 +368,31 @@ def test_small_integers_wrap_as_eagers(dtype):
     for ours, eager in zip(optimize(fn)(a, b), fn(a, b), strict=True):
         assert ours.dtype is eager.dtype and torch.equal(ours, eager)
     assert stats()["region_calls"] > 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int8, torch.int64], ids=str)
+def test_floor_division_and_remainders(dtype):
+    """They are PyTorch's own; what is fused around them changes no bit on the way there."""
+    if dtype.is_floating_point:
+        a = b = torch.cat([SPECIAL, torch.tensor([7.5, -7.5, 3.0, -3.0, 1e30, 0.1])]).to(dtype)
+    else:
+        limits = torch.iinfo(dtype)
+        a = torch.tensor([limits.min + 1, *range(-9, 10), limits.max], dtype=dtype)
+        b = a[a != 0]
+    a, b = torch.meshgrid(a, b, indexing="ij")
+
+    def fn(x, y):
+        x, y = x + x - x, torch.neg(-y)
+        quotients = [torch.div(x, y, rounding_mode=mode) for mode in ("floor", "trunc")]
+        return x // y, x % y, torch.fmod(x, y), *quotients, torch.neg(-(x // y)) * 1
+
+    ours = optimize(fn)
+    for found, eager in zip(ours(a, b), fn(a, b), strict=True):
+        same(found, eager)
+    assert stats()["region_calls"] > 0
+    if not dtype.is_floating_point:
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            ours(a, b * 0)
 
 
 def test_integer_sums_are_exact():

@@ -9,7 +9,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from check import check, place
+from check import all_at_once, check, place
 from torch import nn
 
 from fusewright import _core
@@ -206,12 +206,7 @@ def test_operation(name):
 @pytest.mark.parametrize("inputs", [positive, anything], ids=lambda f: f.__name__)
 def test_unary_in_other_dtypes(inputs, dtype):
     group = {name: fn for name, (fn, made) in UNARY.items() if made is inputs}
-
-    def f(x):
-        x = torch.neg(-x)
-        return [fn(x) for fn in group.values()]
-
-    check(f, in_dtype(inputs(), dtype), layouts=["contiguous"])
+    check(all_at_once(group), in_dtype(inputs(), dtype), layouts=["contiguous"])
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ class DamagedEntry : public DiskCacheTest {
     EXPECT_EQ(cache.stats().faults, 2u) << what;
     EXPECT_EQ(log.count(reason), 1u) << what << "\n" << log.text();
     EXPECT_EQ(log.count(), 1u) << what << "\n" << log.text();
-    EXPECT_EQ(cache.verify().size(), 1u) << what;
+    EXPECT_EQ(cache.verify().bad.size(), 1u) << what;
   }
   std::string good;
 };
@@ -166,7 +166,7 @@ TEST_F(DamagedEntry, IsReplacedByTheNextPut) {
   EXPECT_FALSE(cache.get(key_a));
   cache.put(key_a, value);
   EXPECT_EQ(DiskCache(root).get(key_a), value);
-  EXPECT_TRUE(cache.verify().empty());
+  EXPECT_TRUE(cache.verify().bad.empty());
 }
 
 TEST_F(DiskCacheTest, KeysAreNoPaths) {
@@ -191,7 +191,7 @@ void expect_memory_only(const std::string& root, const std::string& reason) {
   EXPECT_FALSE(CacheLock(cache, key_a).held());
   EXPECT_EQ(cache.clear(), 0u);
   EXPECT_FALSE(cache.get(key_a));
-  EXPECT_TRUE(cache.verify().empty());
+  EXPECT_TRUE(cache.verify().bad.empty());
   EXPECT_FALSE(cache.info().usable);
   EXPECT_NE(cache.info().reason.find(reason), std::string::npos) << cache.info().reason;
   EXPECT_EQ(log.count(reason), 1u) << log.text();
@@ -448,13 +448,32 @@ TEST_F(DiskCacheTest, InfoVerifyClear) {
   EXPECT_EQ(info.reason, "");
   EXPECT_EQ(info.entries, 2u);
   EXPECT_EQ(info.bytes, 2 * (120 + value.size()));
-  EXPECT_TRUE(cache.verify().empty());
+  EXPECT_TRUE(info.exists);
+  EXPECT_EQ(info.mode, 0700u);
+  EXPECT_EQ(info.owner, geteuid());
+  EXPECT_TRUE(info.writable);
+  EXPECT_GT(info.free_bytes.value_or(0), 0u);
+  EXPECT_TRUE(cache.verify().bad.empty());
   write_text(entry(key_b), "garbage");
-  EXPECT_EQ(cache.verify(), std::vector<std::string>{key_b + ".entry: is truncated"});
+  EXPECT_EQ(cache.verify().entries, 2u);
+  EXPECT_EQ(cache.verify().bad, (std::vector<BadEntry>{{key_b + ".entry", "is truncated"}}));
   write_text(root + "/notes.txt", "mine");
   EXPECT_EQ(cache.clear(), 2u);
   EXPECT_EQ(files_in(root), 1u);
   EXPECT_FALSE(cache.get(key_a));
+}
+
+TEST_F(DiskCacheTest, UpkeepMakesNoDirectory) {
+  DiskCache cache(root + "/below/");
+  const CacheInfo info = cache.info();
+  EXPECT_TRUE(info.usable && info.writable && !info.exists) << info.reason;
+  EXPECT_EQ(info.root, root + "/below");
+  EXPECT_EQ(info.entries, 0u);
+  EXPECT_FALSE(info.free_bytes);
+  EXPECT_EQ(cache.verify().entries, 0u);
+  EXPECT_EQ(cache.clear(), 0u);
+  EXPECT_EQ(log.count(), 0u) << log.text();
+  EXPECT_FALSE(fs::exists(root));
 }
 
 TEST_F(DiskCacheTest, ManyThreads) {
@@ -474,7 +493,7 @@ TEST_F(DiskCacheTest, ManyThreads) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(cache.info().entries, 10u);
-  EXPECT_TRUE(cache.verify().empty());
+  EXPECT_TRUE(cache.verify().bad.empty());
   EXPECT_EQ(log.count(), 0u) << log.text();
 }
 

@@ -1,5 +1,5 @@
 // Random graphs, forward and backward, against the interpreter. FUSEWRIGHT_FUZZ_SEED and FUSEWRIGHT_FUZZ_SECONDS widen
-// the search; a failure prints its seed and the graph.
+// the search; a failure prints its seed, the graph, and the part of it that is wrong.
 #include <chrono>
 
 #include "support/execute.h"
@@ -274,6 +274,61 @@ bool possible(const Graph& graph, const std::vector<Array>& inputs) {
   return true;
 }
 
+using Compile = std::function<std::shared_ptr<const Executable>(const Graph&, const std::vector<bool>&)>;
+
+// A graph, and the inputs that its kernels are wrong for.
+struct Finding {
+  Graph graph;
+  std::vector<bool> wrt;
+  std::vector<Array> inputs;
+  Layouts layouts;
+  std::string problem;  // empty: nothing was found
+};
+
+std::string problem_of(const Executable& executable, const Finding& at) {
+  return disagreement(executable, at.graph, at.wrt, at.inputs, at.layouts, /*slack: sums may cancel*/ 50);
+}
+
+Finding find(unsigned seed, const Compile& compile) {
+  GraphFuzzer fuzzer(seed);
+  Finding found{fuzzer.graph(), fuzzer.wrt(), {}, {}, ""};
+  try {
+    const auto executable = compile(found.graph, found.wrt);
+    for (bool as_captured : {true, false, false}) {
+      found.inputs = fuzzer.inputs(as_captured);
+      if (!as_captured && !possible(found.graph, found.inputs)) continue;
+      found.layouts = fuzzer.layouts();
+      found.problem = problem_of(*executable, found);
+      if (!found.problem.empty()) break;
+    }
+  } catch (const std::exception& error) {
+    found.problem = error.what();
+  }
+  return found;
+}
+
+// The same inputs, and only what leads to the first value that is wrong.
+Finding reduced(const Finding& found, const Compile& compile) {
+  for (Value v = 0; v < static_cast<Value>(found.graph.nodes.size()); ++v) {
+    if (found.graph[v].kind() == Kind::source) continue;
+    Finding smaller = found;
+    smaller.graph.outputs.clear();
+    Builder(smaller.graph).output(v);
+    remove_dead(smaller.graph);
+    try {
+      smaller.problem = problem_of(*compile(smaller.graph, smaller.wrt), smaller);
+    } catch (const std::exception& error) {
+      smaller.problem = error.what();
+    }
+    if (!smaller.problem.empty()) return smaller;
+  }
+  return found;
+}
+
+std::shared_ptr<const Executable> as_it_is(const Graph& graph, const std::vector<bool>& wrt) {
+  return compile(graph, wrt);
+}
+
 TEST(Fuzz, RandomGraphsAgreeWithTheInterpreter) {
   auto seconds = [start = std::chrono::steady_clock::now()] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -283,30 +338,42 @@ TEST(Fuzz, RandomGraphsAgreeWithTheInterpreter) {
   for (; seconds() < limit && failures < 5 &&
          seed < first + static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_GRAPHS", 40));
        ++seed) {
-    GraphFuzzer fuzzer(seed);
-    const Graph graph = fuzzer.graph();
-    std::vector<bool> wrt = fuzzer.wrt();
-    std::vector<Array> inputs;
-    std::string problem;
-    try {
-      auto executable = compile(graph, wrt);
-      for (bool as_captured : {true, false, false}) {
-        inputs = fuzzer.inputs(as_captured);
-        if (!as_captured && !possible(graph, inputs)) continue;
-        problem = disagreement(*executable, graph, wrt, inputs, fuzzer.layouts(), /*slack: sums may cancel*/ 50);
-        if (!problem.empty()) break;
-      }
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    if (problem.empty()) continue;
+    const Finding found = find(seed, as_it_is);
+    if (found.problem.empty()) continue;
     ++failures;
     std::string sizes;
-    for (const Array& array : inputs) sizes += text_of(array.sizes) + " ";
-    ADD_FAILURE() << "seed " << seed << ": " << problem << "\ninputs " << sizes << "\n" << print(graph);
+    for (const Array& array : found.inputs) sizes += text_of(array.sizes) + " ";
+    const Finding small = reduced(found, as_it_is);
+    ADD_FAILURE() << "seed " << seed << ": " << found.problem << "\ninputs " << sizes << "\n"
+                  << print(found.graph) << "reduced: " << small.problem << "\n"
+                  << print(small.graph);
   }
   RecordProperty("graphs", static_cast<int>(seed - first));
   std::printf("%u graphs in %.1f s\n", seed - first, seconds());
+}
+
+// Kernels that compute something else than their graph says are what a fault in the generated code comes down to.
+TEST(Fuzz, APlantedFaultIsFoundAndReduced) {
+  if (backend().cuda) GTEST_SKIP() << "the search is the same as on the CPU";
+  for (const auto& [right, wrong] : {std::pair(Op::maximum, Op::minimum), std::pair(Op::sigmoid, Op::tanh)}) {
+    const auto has_it = [right = right](const Graph& graph) {
+      Graph alive = graph;
+      remove_dead(alive);
+      return std::any_of(alive.nodes.begin(), alive.nodes.end(), [&](const Node& node) { return node.op == right; });
+    };
+    const Compile faulty = [right = right, wrong = wrong](Graph graph, const std::vector<bool>& wrt) {
+      for (Node& node : graph.nodes)
+        if (node.op == right) node.op = wrong;
+      return compile(graph, wrt);
+    };
+    unsigned seed = 1;
+    Finding found;
+    for (; seed < 100 && found.problem.empty(); ++seed)
+      if (has_it(GraphFuzzer(seed).graph())) found = find(seed, faulty);
+    ASSERT_FALSE(found.problem.empty()) << name_of(right);
+    const Finding small = reduced(found, faulty);
+    EXPECT_EQ(small.graph[small.graph.outputs.at(0).value].op, right) << print(small.graph);
+  }
 }
 
 }  // namespace

@@ -57,25 +57,24 @@ TEST(PlanRefuses, SymbolsThatNoInputTells) {
 }
 
 // Counts what is alive.
-class CountingHost : public Host {
+class CountingHost : public ForwardingHost {
  public:
-  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
-    plain_host().parallel_for(n, grain, body);
-  }
   void allocate(Tensor& tensor) override {
-    plain_host().allocate(tensor);
-    ++alive_, most_ = std::max(most_, alive_);
-    auto memory = tensor.owner;
-    tensor.owner = std::shared_ptr<void>(tensor.data, [this, memory](void*) { --alive_; });
+    ForwardingHost::allocate(tensor);
+    count(tensor);
   }
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
-    Tensor result = plain_host().call(call, operands);
-    ++alive_, most_ = std::max(most_, alive_);
-    auto memory = result.owner;
-    result.owner = std::shared_ptr<void>(result.data, [this, memory](void*) { --alive_; });
+    Tensor result = ForwardingHost::call(call, operands);
+    count(result);
     return result;
   }
   int alive_ = 0, most_ = 0;
+
+ private:
+  void count(Tensor& tensor) {
+    ++alive_, most_ = std::max(most_, alive_);
+    tensor.owner = std::shared_ptr<void>(tensor.data, [this, memory = tensor.owner](void*) { --alive_; });
+  }
 };
 
 TEST(PlanMemory, GoesBackAfterItsLastReader) {

@@ -41,19 +41,15 @@ struct Call {
 };
 
 // What is asked of the host beside kernels.
-class Watching : public Host {
+class Watching : public ForwardingHost {
  public:
-  void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
-    backend_host().parallel_for(n, grain, body);
-  }
-  void allocate(Tensor& tensor) override { backend_host().allocate(tensor); }
+  Watching() : ForwardingHost(backend_host()) {}
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
     if (fails) fail("the library failed");
-    return backend_host().call(call, operands);
+    return ForwardingHost::call(call, operands);
   }
   void named(const std::string&, const std::function<void()>& work) override { ++kernels, work(); }
-  void copy(const Tensor& from, Tensor& to) override { ++copies, backend_host().copy(from, to); }
-  int device() const override { return backend_host().device(); }
+  void copy(const Tensor& from, Tensor& to) override { ++copies, ForwardingHost::copy(from, to); }
   int kernels = 0, copies = 0;
   bool fails = false;
 };

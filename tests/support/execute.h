@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "runtime/executable.h"
+#include "support/forwarding_host.h"
 #include "support/graphs.h"
 #include "support/interpreter.h"
 
@@ -27,15 +29,7 @@ inline Options backend() {
 }
 
 inline Host& backend_host() {
-  class Emulated : public Host {
-   public:
-    void parallel_for(int64_t n, int64_t grain, const std::function<void(int64_t, int64_t)>& body) override {
-      plain_host().parallel_for(n, grain, body);
-    }
-    void allocate(Tensor& tensor) override { plain_host().allocate(tensor); }
-    Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
-      return plain_host().call(call, operands);
-    }
+  struct Emulated : ForwardingHost {
     int device() const override { return 0; }
   };
   static Emulated emulated;
@@ -86,6 +80,11 @@ inline Execution execute(const Executable& executable, const std::vector<Array>&
   }
   result.outputs.resize(program.user_outputs);
   return result;
+}
+
+// Of tensors without gaps, which results are.
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  return std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * size_of(a.dtype))) == 0;
 }
 
 struct Tolerance {
