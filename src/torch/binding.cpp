@@ -9,6 +9,7 @@
 #include "runtime/cuda.h"
 #include "runtime/log.h"
 #include "runtime/native_compiler.h"
+#include "torch/emission.h"
 #include "torch/host.h"
 #include "torch/region.h"
 
@@ -322,6 +323,7 @@ PYBIND11_MODULE(_core, m) {
         number < 0 ? nullptr : +[](const std::string&, size_t count) { return std::min(wanted.load(), count - 1); });
   });
 
+  bind_emission(m);
   m.def("version", [] { return FUSEWRIGHT_VERSION; });
   // The sink must not outlive the interpreter.
   m.add_object("_drop_sink", py::capsule([] { python_sink = py::object(); }));
