@@ -62,16 +62,16 @@ foreach(file IN LISTS INPUTS)
   get_filename_component(name "${file}" NAME)
   get_filename_component(stem "${file}" NAME_WE)
   if(stem IN_LIST stems)
-    message(FATAL_ERROR "embed.cmake: two kernel headers are called '${stem}'")
+    message(FATAL_ERROR "embed.cmake: two headers are called '${stem}'")
   endif()
   list(APPEND stems "${stem}")
   read_whole("${file}" text)
   as_raw_strings("${text}" literal)
-  string(APPEND declarations "extern const char* const embedded_${stem};  // src/kernels/${name}\n")
+  string(APPEND declarations "extern const char* const embedded_${stem};\n")
   string(APPEND definitions "const char* const embedded_${stem} =\n${literal};\n\n")
 endforeach()
 
-set(note "// Written by cmake/embed.cmake from src/kernels; changes here are lost.\n")
+set(note "// Written by cmake/embed.cmake; changes here are lost.\n")
 write_if_different("${OUTPUT}.h" "${note}#pragma once
 
 namespace fusewright {

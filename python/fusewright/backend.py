@@ -40,6 +40,7 @@ class Captured:
     regions: list[Region] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     wanted: list[list[bool]] = field(default_factory=list)  # for each region, which inputs' gradients a call prepares
+    module: fx.GraphModule | None = None  # the graph with its calls of regions
 
 
 class Stop(BaseException):
@@ -55,6 +56,8 @@ class Session:
         self.failures: list[Fallback] = []  # while explaining: frames that Dynamo could not trace
         self.complete = False  # while explaining: the entry frame was one graph
         self.run = False  # while explaining: graphs run, so that those behind a graph break are seen
+        self.settings: dict = {}  # of Dynamo, beside those of every capture
+        self.guards: list | None = None  # where a list is: what Dynamo's captures depend on
         self.entry = self.frame = None  # code objects: the model's entry function, the frame being captured
         self._said: set = set()
         self._count = 0
@@ -144,8 +147,8 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
         session.report(Fallback(f"region {region.name}", "", "", reason, "", detail))
 
     # Who asks for `strict` wants everything fused, faster or not.
-    fused = assemble(normal, plan, regions, on_unavailable, contest=not (session.strict or session.record)).forward
-    state = autocast.current()
+    captured.module = assemble(normal, plan, regions, on_unavailable, contest=not (session.strict or session.record))
+    fused, state = captured.module.forward, autocast.current()
     return _for_autocast(state, fused, _as_it_was(gm)) if state.enabled else fused
 
 

@@ -70,7 +70,7 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
                 "graph is captured: call the model once before capturing"
             )
         # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
-        with convert_frame.compile_lock, _config.patch(_settings()):
+        with convert_frame.compile_lock, _config.patch({**_settings(), **self._session.settings}):
             self._session.frame = frame.f_code
             try:
                 result = super().__call__(frame, cache_entry, frame_state)
@@ -189,7 +189,8 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
 
         return unfused
     entry = _own_code(entry, *(unregistered or [globals()]))
-    context = torch._dynamo.optimize(backend=backend, dynamic=dynamic)
+    watched = {} if session.guards is None else {"guard_filter_fn": _watching(session.guards)}
+    context = torch._dynamo.optimize(backend=backend, dynamic=dynamic, **watched)
     if not hasattr(context, "callback"):  # TORCHDYNAMO_DISABLE=1
         session.say(f"Dynamo is disabled ({reasons.CAPTURE_FAILED}): everything runs in eager")
         return entry
@@ -210,6 +211,16 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
         return eager(*args, **kwargs)
 
     return compiled_or_eager
+
+
+def _watching(guards: list) -> Callable:
+    """A filter of Dynamo's guards that keeps them all, and tells of them."""
+
+    def keep(entries):
+        guards.extend(entries)
+        return [True] * len(entries)
+
+    return keep
 
 
 def _among_threads(compiled: Callable, target: Callable) -> Callable:

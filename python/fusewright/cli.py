@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -80,9 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         "explain package.module:Block --inputs small_inputs --json",
     )
     _add_model(explain)
-    phase = explain.add_mutually_exclusive_group()
-    phase.add_argument("--training", action="store_true", default=True, help="forward and backward (the default)")
-    phase.add_argument("--inference", dest="training", action="store_false", help="evaluation without gradients")
+    _add_phase(explain)
     _add_place(explain)
 
     certify = command(
@@ -103,6 +102,40 @@ def _parser() -> argparse.ArgumentParser:
     )
     certify.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the certificate, as JSON")
     _add_place(certify)
+
+    emit = command(
+        "emit",
+        _emit,
+        "write one Python file with ModelNew: the model with fused kernels, which needs PyTorch and nothing else",
+        "emit model.py",
+        "emit model.py -o model_new.py --arch 90a",
+        "emit model.py --backend cpu --inference",
+        "emit package.module:Block --inputs small_inputs -o - --json",
+    )
+    _add_model(emit)
+    emit.add_argument(
+        "-o", "--output", metavar="FILE", help="the file to write; MODEL_new.py in the current directory; - is stdout"
+    )
+    emit.add_argument(
+        "--backend",
+        choices=("cuda", "cpu"),
+        default="cuda",
+        help="what the kernels are for; cuda (no GPU is needed here)",
+    )
+    emit.add_argument(
+        "--arch", nargs="+", type=_architecture, default=[], metavar="SM",
+        help="architectures to compile for, like 80 or 90a; else those of the machine where the file runs",
+    )  # fmt: skip
+    _add_phase(emit)
+    emit.add_argument(
+        "--scale", choices=("auto", "small", "full"), default="auto", help="for files whose functions take a `scale`"
+    )
+    emit.add_argument("--seed", type=int, default=0)
+    emit.add_argument(
+        "--no-measure",
+        action="store_true",
+        help="do not time the file against the model (else on a GPU, if there is one)",
+    )
 
     command(
         "doctor",
@@ -134,12 +167,25 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inputs", default="get_inputs", help="the function that draws inputs; get_inputs")
 
 
+def _add_phase(parser: argparse.ArgumentParser) -> None:
+    phase = parser.add_mutually_exclusive_group()
+    phase.add_argument("--training", action="store_true", default=True, help="forward and backward (the default)")
+    phase.add_argument("--inference", dest="training", action="store_false", help="evaluation without gradients")
+
+
 def _add_place(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda or cuda:N")
     parser.add_argument(
         "--scale", choices=("auto", "small", "full"), default="auto", help="for files whose functions take a `scale`"
     )
     parser.add_argument("--seed", type=int, default=0)
+
+
+def _architecture(text: str) -> str:
+    found = re.fullmatch(r"(?:sm_)?(\d{2,3}[af]?)", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text} is no architecture like 80, 90a or sm_90a")
+    return found[1]
 
 
 def _positive(text: str) -> int:
@@ -188,6 +234,47 @@ def _explain(options: argparse.Namespace) -> int:
         with torch.set_grad_enabled(options.training):
             explanation = explain(model, *inputs)
     print(json.dumps(asdict(explanation), indent=2, default=str) if options.json else explanation)
+    return RIGHT
+
+
+def _emit(options: argparse.Namespace) -> int:
+    from . import models
+    from .console import output_file, progress
+    from .emit import emit
+    from .errors import InputError
+
+    file = models.load(options.model, options.class_name, options.inputs)
+    scale = models.scale_for_this_machine() if options.scale == "auto" else options.scale
+    to_stdout = options.output == "-"
+    path = None if to_stdout else Path(options.output or f"{file.path.stem}_new.py")
+    if path is not None and path.exists() and path.samefile(file.path):
+        raise InputError(f"{path} is the model's own file")
+    device = models.choose_device()
+    measure = options.backend == device.type == "cuda" and not options.no_measure
+    with output_file(path) as written:
+        with progress(1) as step:
+            step(f"{file.name}: capture and write" + (", build and measure" if measure else ""))
+            emitted = emit(
+                file,
+                backend=options.backend,
+                training=options.training,
+                arch=tuple(options.arch),
+                scale=scale,
+                seed=options.seed,
+                device=device if measure else None,
+            )
+        if written:
+            written.write(emitted.text)
+    if options.json:
+        result = {**asdict(emitted), "file": None if path is None else str(path)}
+        if path is not None:
+            del result["text"]
+        print(json.dumps(result, indent=2))
+    elif to_stdout:
+        print(emitted.text, end="")
+    else:
+        count = f"{len(emitted.kernels)} kernel" + ("" if len(emitted.kernels) == 1 else "s")
+        print(f"{path}: ModelNew with {count} for {emitted.backend}, {len(emitted.text.splitlines())} lines")
     return RIGHT
 
 

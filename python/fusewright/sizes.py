@@ -58,6 +58,11 @@ def symbol_hints(size: torch.SymInt) -> dict[str, int]:
     return {str(symbol): int(known[symbol]) for symbol in size.node.expr.free_symbols if symbol in known}
 
 
+def size_text_of(e: sympy.Expr) -> str:
+    """An expression over symbols, as the core reads it."""
+    return _text(e)
+
+
 def _text(e: sympy.Expr) -> str:
     if e.is_Symbol:
         return str(e)

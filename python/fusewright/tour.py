@@ -21,10 +21,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusewright
 from fusewright.console import progress
+from fusewright.counting import CountOperators
 from fusewright.errors import InputError
 from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
 from fusewright.models import CPU, ModelFile, choose_device, default_models, load, scale_for_this_machine
@@ -34,18 +34,6 @@ TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside
 
 # Operators that stay with the library: counted apart, before and after.
-LIBRARY_OPERATORS = (
-    "convolution",
-    "convolution_backward",
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "linear",
-    "matmul",
-)
-
-
 # ---- one model ---------------------------------------------------------------------------------------------
 
 
@@ -166,7 +154,7 @@ def _explain(
     report.kernel_bytes = sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
     report.problems += [f"not fused: {fallback}" for fallback in explanation.fallbacks]
 
-    with _CountOperators() as count:
+    with CountOperators() as count:
         leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
         training_step(eager)(*leaves, torch.ones_like(output))
     report.eager_operators, report.eager_library, report.eager_bytes = (
@@ -174,36 +162,6 @@ def _explain(
         count.library,
         count.bytes,
     )
-
-
-class _CountOperators(TorchDispatchMode):
-    """Counts what eager runs: operators that touch memory, and the bytes they read and write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = self.library = self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        result = function(*arguments, **(keywords or {}))
-        name = function._schema.name.split("::")[1]
-        returns = function._schema.returns
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-        if is_view or name in ("detach", "empty", "empty_like", "empty_strided"):
-            return result
-        if name in LIBRARY_OPERATORS:
-            self.library += 1
-        else:
-            self.operators += 1
-            self.bytes += _tensor_bytes([*arguments, result])
-        return result
-
-
-def _tensor_bytes(values: object) -> int:
-    if isinstance(values, torch.Tensor):
-        return values.numel() * values.element_size()
-    if isinstance(values, (list, tuple)):
-        return sum(_tensor_bytes(value) for value in values)
-    return 0
 
 
 def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch.device) -> None:

@@ -499,10 +499,12 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
   CudaEmitter emitter(graph, kernel, Text::ordinary);
   const bool can_tile = emitter.can_tile();
   KernelCode code = emitter.run();
+  code.cuda.can_tile = can_tile;
   if (can_tile) code.cuda.tiled_text = CudaEmitter(graph, kernel, Text::tiled).run().text;
   if (code.nest.kind == LoopNest::Kind::pointwise) return code;
   KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
-  code.cuda.walking = {walking.text, walking.nest.stages, walking.cuda.sums, walking.cuda.final_phase};
+  code.cuda.walking = {walking.nest.stages, walking.cuda.sums, walking.cuda.final_phase};
+  code.cuda.walking_text = walking.text;
   return code;
 }
 

@@ -169,4 +169,19 @@ std::string Emitter::tap_number(int s) const {
   return "static_cast<int>(" + text + ")";
 }
 
+KernelLoops loops_of(const Graph& graph, const KernelCode& code) {
+  KernelLoops loops;
+  loops.name = code.name;
+  loops.nest = code.nest;
+  loops.cuda = code.cuda;
+  for (const Axis& axis : code.axes) loops.axes.push_back({axis.pinned, axis.tap});
+  for (const KernelCode::Operand& operand : code.operands) {
+    const Node& node = graph[operand.value];
+    const std::string name = node.op == Op::input ? node.text("name") : std::string(name_of(node.op));
+    loops.operands.push_back({name, operand.dtype, operand.store, operand.side, operand.dims});
+  }
+  for (Value v : code.numbers) loops.numbers.push_back(compute_type(graph.dtype(v)));
+  return loops;
+}
+
 }  // namespace fusewright

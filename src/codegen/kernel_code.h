@@ -3,31 +3,16 @@
 #include <string>
 #include <vector>
 
+#include "launch/kernel_loops.h"
 #include "passes/fusion.h"
 #include "schedule/schedule.h"
 
 namespace fusewright {
 
-// What the launcher must know of a CUDA kernel beside its text.
-struct CudaCode {
-  std::vector<int> anchor_axes, walked_axes;  // a row's coordinates: a team stays at the first, walks over the second
-  std::vector<std::vector<int64_t>> sums;     // per pass: the bytes of each accumulator
-  std::vector<bool> position_side;            // per sum on the side: it varies along the row
-  struct Vector {
-    int operand, axis;
-  };
-  std::vector<Vector> vectors;  // operands that are read or written by whole vectors, along this axis
-  struct Walking {              // the variant that holds no rows in registers has a text, and passes, of its own
-    std::string text;           // with entries for split rows and for sums on the side
-    int stages = 0;
-    std::vector<std::vector<int64_t>> sums;
-    bool final_phase = false;
-  };
-  Walking walking;
+// A CUDA kernel beside its usual text.
+struct CudaCode : CudaLoops {
   bool final_phase = false;  // values of the row are stored behind the last pass
-  std::vector<int> items;    // vectors of a row that a thread may hold in registers: one variant for each
-  std::vector<int> ahead;    // operands that come through shared memory, asked for before their row's turn,
-  std::vector<int> fixed;    // and those that stay there, the same for all rows of a team
+  std::string walking_text;  // of the variant that holds no rows in registers
   // For operands that lie along another axis than the lines: stands behind cuda_tile_prelude. Empty: cannot be done.
   std::string tiled_text;
 };
@@ -52,6 +37,9 @@ struct KernelCode {
   std::vector<int> origins;  // the user's operators that it computes
   CudaCode cuda;
 };
+
+// What launching it takes to know.
+KernelLoops loops_of(const Graph& graph, const KernelCode& code);
 
 // C++ for the system's compiler.
 KernelCode emit_cpp(const Graph& graph, const Kernel& kernel);

@@ -4,7 +4,7 @@
 
 namespace fw {
 
-// What the executor hands to a kernel. The same layout stands in runtime/kernel_abi.h.
+// What the executor hands to a kernel. The same layout stands in launch/kernel_abi.h.
 struct Args {
   void* const* pointers;  // one per memory operand
   const i64* sizes;       // one per axis

@@ -202,7 +202,7 @@ FW_FN void store(T* to, T value FW_AND_CALLER) {
 
 // ---------------------------------------------------------------- division by an invariant
 
-// Made on the host by fusewright::make_divider (runtime/divider.h).
+// Made on the host by fusewright::make_divider (launch/divider.h).
 struct Divider {
   u32 divisor, multiplier, shift;
 };
@@ -221,12 +221,18 @@ FW_FN Division divide(u32 n, Divider d) {
 // ---------------------------------------------------------------- copies that run beside the kernel (sm_80)
 
 // `bytes` (4, 8 or 16) from global to shared memory: the first `valid` of them are read, the others become 0. Both
-// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier.
+// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
+// before sm_80 copy at once.
 template <int bytes>
 FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes FW_AND_CALLER) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async moves 4, 8 or 16 bytes");
 #ifdef FW_EMULATOR
   fwemu::copy_async(shared, global, bytes, valid, line);
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  char* const to = static_cast<char*>(shared);
+  const char* const from = static_cast<const char*>(global);
+#pragma unroll
+  for (u32 i = 0; i < bytes; ++i) to[i] = i < valid ? from[i] : 0;
 #else
   if constexpr (bytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
@@ -243,7 +249,7 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes FW_AND
 FW_FN void copy_async_commit() {
 #ifdef FW_EMULATOR
   fwemu::copy_async_commit();
-#else
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
@@ -253,7 +259,7 @@ template <int groups>
 FW_FN void copy_async_wait(FW_CALLER) {
 #ifdef FW_EMULATOR
   fwemu::copy_async_wait(groups, line);
-#else
+#elif !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif
 }

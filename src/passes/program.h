@@ -42,6 +42,9 @@ struct Program {
   bool training() const;
 };
 
+// What a rewrite rule does, in a line.
+std::string meaning_of_rule(const std::string& name);
+
 // Rules that are switched off, by the options or by FUSEWRIGHT_DISABLE.
 std::set<std::string> disabled_rules(const Options& options);
 

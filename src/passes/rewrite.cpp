@@ -246,15 +246,21 @@ Value distances_sum_to_zero(Builder& b, const Node& node, const Operands& operan
 
 struct Rule {
   const char* name;
+  const char* meaning;
   Value (*apply)(Builder&, const Node&, const Operands&, const Graph& before);  // -1: does not match
 };
 
 constexpr Rule rules[] = {
-    {"shift_cancels_in_norm", shift_cancels_in_norm},
-    {"sum_of_product", sum_of_product},
-    {"nested_sum", nested_sum},
-    {"row_constants_leave_sum", row_constants_leave_sum},
-    {"distances_sum_to_zero", distances_sum_to_zero},
+    {"shift_cancels_in_norm", "a bias in front of a norm cancels: it is not read, and its gradient is zero",
+     shift_cancels_in_norm},
+    {"sum_of_product", "a sum over the columns of a matrix product is a product with the summed columns",
+     sum_of_product},
+    {"nested_sum", "a sum over more dimensions continues from one over fewer", nested_sum},
+    {"row_constants_leave_sum",
+     "factors that do not vary leave their sum: all sums of a norm's gradient fit in one pass",
+     row_constants_leave_sum},
+    {"distances_sum_to_zero", "distances from their own mean sum to zero: one sum less in a norm's gradient",
+     distances_sum_to_zero},
 };
 
 // A name that is misspelt switches nothing off: say so, once for each in a process.
@@ -272,6 +278,12 @@ void warn_if_unknown(const std::string& name) {
 }
 
 }  // namespace
+
+std::string meaning_of_rule(const std::string& name) {
+  for (const Rule& rule : rules)
+    if (name == rule.name) return rule.meaning;
+  return {};
+}
 
 std::set<std::string> disabled_rules(const Options& options) {
   std::set<std::string> names = options.disabled_rewrites;

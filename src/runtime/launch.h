@@ -6,6 +6,7 @@
 #include "codegen/kernel_code.h"
 #include "fusewright/host.h"
 #include "ir/ir.h"
+#include "launch/cpu_rules.h"
 #include "runtime/geometry.h"
 
 namespace fusewright {
@@ -28,12 +29,16 @@ class SymbolBinder {
     return symbols;
   }
 
- private:
-  struct Solve {  // symbol = (size - offset) / coefficient, with offset over symbols solved before
+  struct Solve {  // symbol = (size - rest) / coefficient, with the rest over symbols solved before
+    std::string symbol;
     int input, dim, slot;
     int64_t coefficient;
-    SizeProgram offset;
+    Size rest;
+    SizeProgram offset;  // the rest, to be run
   };
+  const std::vector<Solve>& solutions() const { return solve_; }
+
+ private:
   struct Check {
     int input, dim;
     SizeProgram size;
@@ -46,26 +51,19 @@ class SymbolBinder {
 // Turns tensors into a kernel's arguments and hands its work to the host's threads.
 class Launcher {
  public:
-  Launcher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots);
-  using Entry = void (*)(const void* args, int phase, int64_t begin, int64_t end);
-  void attach(Entry entry, const int64_t* state_sizes);
+  Launcher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+      : geometry_(graph, code, slots), rules_(loops_of(graph, code)) {}
+  void attach(CpuRules::Entry entry, const int64_t* state_sizes) { rules_.attach(entry, state_sizes); }
   // operands in the order of code.operands; scalar_inputs by position in the graph's scalar inputs
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-           const std::vector<double>& scalars) const;
+           const std::vector<double>& scalars) const {
+    rules_.run(operands, geometry_.sizes(symbols), geometry_.numbers(symbols, scalars),
+               [&](int64_t n, int64_t grain, const auto& body) { host.parallel_for(n, grain, body); });
+  }
 
  private:
-  struct Side {  // a sum on the side: its operand, and the axes of its result in loop order
-    size_t operand;
-    std::vector<int> axes;
-    DType dtype;  // of the buffer
-  };
-  class SideBuffers;
-
-  const LoopNest nest_;
   KernelGeometry geometry_;
-  std::vector<Side> sides_;
-  Entry entry_ = nullptr;
-  int64_t row_bytes_ = 0, sums_bytes_ = 0;
+  CpuRules rules_;
 };
 
 }  // namespace fusewright

@@ -229,7 +229,7 @@ void Plan::attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries
   for (size_t k = 0; k < kernels_.size(); ++k) {
     void* entry = libraries[k]->symbol(kernels_[k].name.c_str());
     require(entry, "kernel ", kernels_[k].name, " is missing from its library");
-    launchers_[k].attach(reinterpret_cast<Launcher::Entry>(entry),
+    launchers_[k].attach(reinterpret_cast<CpuRules::Entry>(entry),
                          static_cast<const int64_t*>(libraries[k]->symbol("fw_state_sizes")));
   }
 }

@@ -54,7 +54,6 @@ class Plan {
   std::vector<KernelReport> kernels() const;
   std::vector<Value> library_calls() const;
 
- private:
   struct Step {
     bool library = false;
     Value call = -1;
@@ -62,6 +61,17 @@ class Plan {
     std::vector<Value> release;  // not needed after this step
     bool updates = false;        // writes over an input, where the tensors of the call allow it
   };
+
+  // For emit: what a call does.
+  const std::vector<Step>& steps() const { return steps_; }
+  const SymbolBinder& binder() const { return binder_; }
+  const std::vector<int>& in_place() const { return in_place_; }
+  const Order& order(Value v) const { return orders_[static_cast<size_t>(v)]; }
+  const CudaLauncher* cuda_launcher(size_t kernel) const {
+    return cuda_launchers_.empty() ? nullptr : &cuda_launchers_[kernel];
+  }
+
+ private:
   struct Held {  // memory that kernels or the library fill, and the steps at which it is held
     Value value;
     int first, last;

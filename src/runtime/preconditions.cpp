@@ -29,14 +29,25 @@ Shape positive_sizes(const Graph& graph, const Node& node) {
   return sizes;
 }
 
-}  // namespace
-
-Preconditions::Preconditions(const Graph& graph) {
+std::vector<std::pair<Size, Value>> wanted_sizes(const Graph& graph) {
   std::vector<std::pair<Size, Value>> wanted;
   for (size_t v = 0; v < graph.nodes.size(); ++v)
     for (const Size& size : positive_sizes(graph, graph.nodes[v]))
       // A size that is part of the graph's text was checked when the operation was added.
       if (!size.constant() || *size.constant() <= 0) wanted.emplace_back(size, static_cast<Value>(v));
+  return wanted;
+}
+
+}  // namespace
+
+Shape Preconditions::sizes(const Graph& graph) {
+  Shape result;
+  for (const auto& [size, v] : wanted_sizes(graph)) result.push_back(size);
+  return result;
+}
+
+Preconditions::Preconditions(const Graph& graph) {
+  const std::vector<std::pair<Size, Value>> wanted = wanted_sizes(graph);
   if (wanted.empty()) return;
   for (Value v : graph.inputs) {
     inputs_.inputs.push_back(static_cast<Value>(inputs_.nodes.size()));

@@ -15,6 +15,8 @@ class Preconditions {
   Preconditions() = default;
   // The graph as it was captured: the maxima inside composites (softmax) may well be over nothing.
   explicit Preconditions(const Graph& graph);
+  // The sizes that must be positive.
+  static Shape sizes(const Graph& graph);
   // `inputs`: one for each of the graph's, scalars too. Throws SizeError.
   void check(const std::vector<Tensor>& inputs) const;
 

@@ -2,6 +2,7 @@
 #include <string>
 #include <vector>
 
+#include "launch/kernel_loops.h"
 #include "passes/fusion.h"
 
 namespace fusewright {
@@ -14,15 +15,7 @@ namespace fusewright {
 //
 // A window (pooling) may stand in any of them: it fills a line, and the kernel goes on from there.
 // Names of axes and steps are indices into the Kernel.
-struct LoopNest {
-  enum class Kind { pointwise, row, column };
-  Kind kind = Kind::pointwise;
-  std::vector<int> kept;     // loops over results (without `inner`), outermost first
-  std::vector<int> reduced;  // loops over what is reduced (without `inner`); in a pointwise kernel: all outer loops
-  int inner = -1;            // the loop that is vectorised; -1: a single element
-
-  // Reductions that need results of reductions come in later passes over the row: variance after mean.
-  int stages = 1;
+struct LoopNest : Loops {
   std::vector<int> stage;       // per step: the pass in which it can be computed
   std::vector<bool> row_level;  // per step: the same for the whole row (column), computed between passes
   bool has_window = false;

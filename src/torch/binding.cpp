@@ -10,6 +10,7 @@
 #include "runtime/disk_cache.h"
 #include "runtime/log.h"
 #include "runtime/native_compiler.h"
+#include "torch/emission.h"
 #include "torch/host.h"
 #include "torch/region.h"
 
@@ -360,6 +361,7 @@ PYBIND11_MODULE(_core, m) {
   m.def("cache_verify", &cache_verify);
   m.def("cache_clear", &cache_clear, py::call_guard<py::gil_scoped_release>());
 
+  bind_emission(m);
   m.def("version", [] { return FUSEWRIGHT_VERSION; });
   // The sink must not outlive the interpreter.
   m.add_object("_drop_sink", py::capsule([] { python_sink = py::object(); }));

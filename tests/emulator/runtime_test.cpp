@@ -4,8 +4,8 @@
 
 #include "emulator/harness.h"
 #include "fusewright/error.h"
+#include "launch/divider.h"
 #include "runtime/cuda_runtime.h"
-#include "runtime/divider.h"
 
 namespace fwemu::testing {
 namespace {

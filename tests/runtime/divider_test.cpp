@@ -1,4 +1,4 @@
-#include "runtime/divider.h"
+#include "launch/divider.h"
 
 #include <gtest/gtest.h>
 

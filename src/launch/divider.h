@@ -1,5 +1,4 @@
 #pragma once
-#include <bit>
 #include <cstdint>
 
 namespace fusewright {
@@ -12,7 +11,8 @@ struct Divider {
 // For 1 <= divisor <= 2^31. With 2^(shift - 1) < divisor <= 2^shift, the multiplier is 2^(31 + shift) / divisor rounded
 // up: it fits 32 bits, and its error times n is below 2^(31 + shift), so the quotient is never one too large.
 constexpr Divider make_divider(uint32_t divisor) {
-  const uint32_t shift = divisor <= 1 ? 0 : static_cast<uint32_t>(std::bit_width(divisor - 1));
+  uint32_t shift = 0;
+  while ((uint64_t{1} << shift) < divisor) ++shift;
   const uint64_t power = uint64_t{1} << (31 + shift);
   return {divisor, static_cast<uint32_t>((power + divisor - 1) / divisor), shift};
 }

@@ -1,0 +1,82 @@
+#include "emit/describe.h"
+
+#include <algorithm>
+
+namespace fusewright {
+namespace {
+
+DescribedKernel::Number number_of(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  DescribedKernel::Number number;
+  if (node.op == Op::constant) {
+    number.source = DescribedKernel::Number::Source::constant;
+    number.value = node.number("value");
+  } else if (node.op == Op::extent) {
+    number.source = DescribedKernel::Number::Source::size;
+    number.size = node.sizes("size")[0].str();
+  } else {
+    number.source = DescribedKernel::Number::Source::scalar;
+    for (Value input : graph.inputs) {
+      if (input == v) break;
+      number.scalar += graph[input].op == Op::scalar_input;
+    }
+  }
+  return number;
+}
+
+DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& report, const Kernel& kernel,
+                                const CudaLauncher* launcher) {
+  const Graph& graph = plan.graph();
+  const KernelCode& code = *report.code;
+  DescribedKernel result;
+  result.name = code.name;
+  result.schedule = code.nest.name();
+  for (int origin : code.origins) {
+    const Origin& from = graph.origins[static_cast<size_t>(origin)];
+    result.operators.push_back(from.op);
+    auto& sources = result.sources;
+    if (!from.source.empty() && std::find(sources.begin(), sources.end(), from.source) == sources.end())
+      sources.push_back(from.source);
+  }
+  result.formulas = formulas(graph, kernel);
+  result.bytes_read = report.bytes_read;
+  result.bytes_written = report.bytes_written;
+  result.loops = loops_as_cpp(loops_of(graph, code));
+  for (const KernelCode::Operand& operand : code.operands) result.operands.push_back({operand.value, operand.store});
+  for (const Axis& axis : code.axes) result.sizes.push_back(axis.size.str());
+  for (Value v : code.numbers) result.numbers.push_back(number_of(graph, v));
+  if (launcher == nullptr) {
+    result.texts.push_back(code.text);
+    return result;
+  }
+  for (const CudaLauncher::Emitted& variant : launcher->emitted()) {
+    auto text = std::find(result.texts.begin(), result.texts.end(), variant.text);
+    const auto place = static_cast<size_t>(text - result.texts.begin());
+    if (text == result.texts.end()) result.texts.push_back(variant.text);
+    result.variants.push_back({variant.fields, variant.defines, place, variant.entries, variant.wide, variant.tiled});
+  }
+  return result;
+}
+
+}  // namespace
+
+DescribedPlan describe(const Plan& plan, const Fusion& fusion) {
+  DescribedPlan result;
+  result.plan = &plan;
+  for (const SymbolBinder::Solve& s : plan.binder().solutions())
+    result.symbols.push_back({s.symbol, s.input, s.dim, s.coefficient, s.rest.str()});
+  const std::vector<Plan::KernelReport> reports = plan.kernels();
+  for (size_t s = 0; s < plan.steps().size(); ++s) {
+    const Plan::Step& step = plan.steps()[s];
+    result.steps.push_back({step.library ? step.call : -1, step.kernel, step.release});
+    if (step.library) continue;
+    const Kernel& kernel = fusion.groups[s].kernel;
+    result.kernels.push_back(describe_kernel(plan, reports[step.kernel], kernel, plan.cuda_launcher(step.kernel)));
+    if (std::any_of(kernel.steps.begin(), kernel.steps.end(), [](const Step& w) { return w.once; }))
+      for (const Axis& axis : kernel.axes)
+        if (!axis.reduced && !axis.tap) result.positive.push_back(axis.size.str());
+  }
+  return result;
+}
+
+}  // namespace fusewright

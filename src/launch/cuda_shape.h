@@ -1,0 +1,256 @@
+#pragma once
+// How a kernel is launched: what the rules say for the sizes of a call, and what follows from a choice.
+#include <cstdlib>
+
+#include "launch/cuda_rules.h"
+
+namespace fusewright {
+
+inline int64_t scaled(int64_t n, int scale) { return scale < 0 ? std::max<int64_t>(n >> -scale, 1) : n << scale; }
+
+// Forgets the shape, and counts again in vectors of this width.
+inline void CudaRules::set_vector(Call& c, int vector) const {
+  static_cast<Shape&>(c) = {};
+  c.variant.vector = vector;
+  c.variant.wide = c.wide;
+  c.line = code_.nest.inner < 0 ? 1 : c.g.sizes[static_cast<size_t>(code_.nest.inner)] / vector;
+  if (code_.nest.kind == Loops::Kind::pointwise) {
+    c.anchors = c.g.extent(code_.nest.reduced);
+    return;
+  }
+  c.anchors = c.g.extent(code_.cuda.anchor_axes);
+  c.walked = c.g.extent(code_.cuda.walked_axes);
+  c.elements = c.g.extent(code_.nest.reduced) * (code_.nest.kind == Loops::Kind::column ? 1 : c.line);
+}
+
+inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
+  set_vector(c, vector);
+  LaunchChoice choice;
+  choice.vector = vector;
+  choice.items = code_.cuda.items[0];
+  if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
+  if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
+  return choice;
+}
+
+// In registers, if a block can hold a row.
+inline LaunchChoice CudaRules::rule_rows(Call& c) const {
+  const int usual = code_.cuda.items[code_.cuda.items.size() - 2], most = code_.cuda.items.back();
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
+  choice.items = usual;
+  choice.threads = 128;
+  if (c.elements > usual * 256) choice.items = most;
+  const bool sides = !code_.cuda.position_side.empty();
+  // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
+  if ((c.elements < usual || (c.elements <= 32 && !sides)) && c.variant.vector == widest_) choice.items = 1;
+  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
+  // team more costs a buffer.
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
+  if (plan(c, choice)) return choice;
+  set_vector(c, c.variant.vector);
+  choice.items = 0;
+  choice.split = c.anchors * c.walked < 2 * c.processors;
+  choice.threads = choice.split ? 256 : 512;
+  choice.scale = choice.split ? 2 : 0;
+  return choice;
+}
+
+// In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
+inline LaunchChoice CudaRules::rule_columns(Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
+  choice.items = code_.cuda.items[0];
+  choice.lanes = 32;
+  const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  if (plan(c, choice)) {
+    const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
+    if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
+  }
+  choice.items = 0;
+  choice.threads = 128;
+  choice.lanes = 16;
+  choice.split = 1;
+  return choice;
+}
+
+inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
+  // It may come from a file.
+  const auto power = [](int32_t n, int32_t least, int32_t most) {
+    return n >= least && n <= most && (n & (n - 1)) == 0;
+  };
+  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
+      !power(choice.lanes, 1, 128) || choice.items < 0 || std::abs(choice.scale) > 4)
+    return false;
+  set_vector(c, choice.vector);
+  c.variant.items = choice.items;
+  c.threads = choice.threads;
+  if (code_.nest.kind == Loops::Kind::pointwise)
+    plan_pointwise(c, choice);
+  else if (code_.nest.kind == Loops::Kind::column)
+    plan_columns(c, choice);
+  else
+    plan_rows(c, choice);
+  return possible(c);
+}
+
+inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                                   const Tiling& tiling) const {
+  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+}
+
+// If operands need tiles that fit, and their variant is at hand.
+inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& operands) const {
+  const Tiling tiling = find_tiling(code_, c.g);
+  if (tiling.operands == 0) return false;
+  const Variant variant = tiled_variant(c.g, operands, tiling);
+  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  if (shape.shared_bytes > c.shared_limit) return false;
+  int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
+  const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
+  if (!tiles_are_ready(c, variant)) return false;
+  c.variant = variant;
+  c.tile_bytes = shape.shared_bytes;
+  c.team = shape.width;
+  c.lanes = shape.length;
+  c.tiles = shape.tiles_along;
+  c.rows = shape.tiles_across;
+  c.line = line / variant.vector;
+  c.walked = across;
+  across = 1;  // rows are placed at its beginning, and move across from there
+  c.anchors = c.g.extent(code_.nest.reduced);
+  c.blocks = c.anchors * c.rows * c.tiles;
+  return true;
+}
+
+// A team takes a stretch of a line, several lines to a block where they are short.
+inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
+  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
+  c.tiles = ceil_div(c.line, choice.items * c.team);
+  c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
+}
+
+inline CudaRules::Held CudaRules::held(const Variant& variant) const {
+  Held h;
+  int64_t widest = 4;
+  auto bytes = [&](const std::vector<int>& operands) {
+    int64_t sum = 0;
+    for (int operand : operands) {
+      const int64_t vector = variant.vector * size_of(code_.operands[static_cast<size_t>(operand)].dtype);
+      if (vector != 4 && vector != 8 && vector != 16) continue;  // no asynchronous copy can move it
+      sum += vector;
+      widest = std::max(widest, vector);
+    }
+    return sum;
+  };
+  h.ahead = bytes(code_.cuda.ahead);
+  h.fixed = bytes(code_.cuda.fixed);
+  h.ahead = ceil_div(h.ahead, widest) * widest;
+  h.fixed = ceil_div(h.fixed, widest) * widest;
+  h.depth = variant.items < 4 ? 4 / variant.items : 1;
+  h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
+  if (!code_.cuda.position_side.empty()) h.slot = std::max<int64_t>(h.slot, variant.vector * 8);  // fw::add_stretches
+  const bool row = code_.nest.kind == Loops::Kind::row;
+  h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
+  return h;
+}
+
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+inline uint32_t CudaRules::slot_bytes(const Call& c) const {
+  if (c.team * c.lanes <= 32) return 0;
+  const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
+  int64_t largest = 16;
+  for (const std::vector<int64_t>& sums : c.sums(code_))
+    largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
+  largest = ceil_div(largest, 16) * 16;
+  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  return static_cast<uint32_t>(largest * slots);
+}
+
+inline uint32_t CudaRules::shared_bytes(const Call& c) const {
+  if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
+  return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
+}
+
+// The rows of each anchor, shared out to as many teams as can work at a time.
+inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
+  const int64_t blocks = c.processors * std::max(resident_blocks(c, ""), 1);
+  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
+  c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
+  c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
+  c.parts = ceil_div(c.walked, c.share);
+  c.side_parts = ceil_div(c.parts, c.teams_in_block() / c.anchors_together);
+  c.blocks = anchors / c.anchors_together * c.side_parts;
+}
+
+// Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
+// enough to be worth a block.
+inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
+  const int64_t most = c.elements / (8 * c.team);
+  const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
+  c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
+  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
+  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
+  c.rows = rows;
+  c.blocks = rows * c.splits;
+}
+
+inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
+  c.split = choice.split;
+  if (c.split) {
+    c.team = c.threads;
+    split_elements(c, c.anchors * c.walked, choice.scale);
+    c.parts = c.side_parts = c.walked;
+    c.total_parts = c.walked * c.splits;
+    return;
+  }
+  c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
+  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
+    c.variant.row = c.elements;
+  if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
+  if (!possible(c)) return;
+  if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
+  c.tiles = c.anchors / c.anchors_together;
+  // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
+  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const bool sides = !code_.cuda.position_side.empty();
+  share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
+  c.total_parts = c.parts;
+}
+
+inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
+  c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
+  if (choice.items != 0) {
+    const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
+    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
+  }
+  c.team = c.threads / c.lanes;
+  c.tiles = ceil_div(c.line, c.lanes);
+  c.walked = c.parts = c.blocks = c.anchors * c.tiles;
+  if (choice.split) {
+    split_elements(c, c.walked, choice.scale);
+    c.split = c.splits > 1;
+  } else if (possible(c)) {
+    share_rows(c, 1, c.walked, choice.scale);
+  }
+}
+
+// What the kernels' texts take for granted: all refusals of a choice stand here.
+inline bool CudaRules::possible(const Call& c) const {
+  const bool pointwise = code_.nest.kind == Loops::Kind::pointwise;
+  const int64_t span = c.team * c.lanes;
+  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
+  // __launch_bounds__ of the entries
+  const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
+  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (pointwise) return true;
+  // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
+  if ((span > 32 || c.split) && span != c.threads) return false;
+  if (c.split && c.variant.items != 0) return false;
+  if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
+  return shared_bytes(c) <= c.shared_limit;
+}
+
+}  // namespace fusewright

@@ -1,0 +1,78 @@
+"""Runs the CUDA half of an emitted file on the CPU: its own host code, tables and kernel texts, with the emulator below.
+
+emulated.py MODEL.py MODEL_NEW.py CASES.json HEADERS.json: as compare.py; the headers are the library's, whole, since the
+file's own are cut down to what a GPU needs.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import compare
+import torch
+from torch.utils.cpp_extension import load_inline
+
+HERE = Path(__file__).parent
+
+
+def source_of(written, headers):
+    """The half with the kernels, with an address for each of them instead of its code."""
+    prelude = "\n".join(headers[name] for name in ("prelude", "math", "cuda_device", "cuda_loops"))
+    handles, texts, registered = [], [], []
+    for name, _, ways in written._TABLE:
+        for _, text, entries, defines in ways:
+            number = len(handles)
+            before = "".join(f"#define FW_{key} {value}\n" for key, value in defines.items())
+            tiles = headers["cuda_tile"] if "TILED" in defines else ""
+            text = text.replace("__global__ void", 'extern "C" __global__ void')
+            texts.append(pieces(f"text_{number}", before, "prelude()", tiles + text))
+            names = ", ".join(name + entry for entry in entries)
+            handles.append(f"namespace variant_{number} {{\nstatic char {names};\n}}\n")
+            for entry in entries:
+                registered.append(
+                    f'  emulated_kernels()[&variant_{number}::{name}{entry}] = {{"{name}{entry}", &text_{number}()}};'
+                )
+    whole = written._cuda_source()
+    tables = whole[whole.index("namespace fusewright {\nstatic KernelLoops loops_") :]
+    runtime = f'#include "{HERE / "emulated_runtime.h"}"\n'
+    registration = "static const bool registered = [] {\n" + "\n".join(registered) + "\n  return true;\n}();\n"
+    return "".join(
+        [written._SHARED, runtime, re.sub(r"#include <cuda_runtime.h>", "", written._RULES), pieces("prelude", prelude)]
+        + [*texts, *handles, registration, tables, written._TORCH]
+    )
+
+
+def pieces(name, *parts):
+    """A function that returns the parts as one string; those that are no text are C++."""
+    terms = [f"std::string({part})" if part == "prelude()" else literal(part) for part in parts]
+    return (
+        f"static const std::string& {name}() {{\n  static const std::string all = {' + '.join(terms)};\n"
+        "  return all;\n}\n"
+    )
+
+
+def literal(text):
+    chunks = [text[i : i + 8000] for i in range(0, len(text), 8000)] or [""]
+    return "std::string(" + "\n".join(f'R"FW_RAW({chunk})FW_RAW"' for chunk in chunks) + ")"
+
+
+def main(model_path, new_path, cases, headers):
+    def load(name, path):
+        module = load_plain(name, path)
+        if name == "written":
+            extension = load_inline(
+                "emulated_" + Path(new_path).stem, [source_of(module, headers)], extra_cflags=["-O1"],
+                **({"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}),
+            )  # fmt: skip
+            module._built.append(extension)
+            module._device_of = lambda x: x.device
+        return module
+
+    load_plain, compare.load = compare.load, load
+    torch.set_num_threads(1)
+    compare.main(model_path, new_path, cases)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(Path(sys.argv[4]).read_text()))

@@ -1,0 +1,262 @@
+"""fusewright emit: the file that it writes, held against the model in a process that has torch alone."""
+
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import showcase
+import torch
+
+from fusewright import cli, models
+from fusewright.emit import emit
+from fusewright.errors import InputError
+
+pytestmark = pytest.mark.real_core
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+EMITTED = ROOT / "examples" / "emitted"
+OTHERS = {"mlp": [[(6, 24), (6, 24)], [(1, 24), (1, 24)], [(37, 24), (37, 24)]],
+          "convnet": [[(4, 3, 10, 12)], [(1, 3, 7, 9)], [(5, 3, 33, 6)]]}  # fmt: skip
+FORBIDDEN = (
+    r"\btry\s*:",
+    r"\bexcept\b",
+    r"\bpass\b",
+    r"\bthreading\b",
+    r"\b__file__\b",
+    r"\binspect\b",
+    r"\bfusewright\.",
+)
+
+
+def model_file(name, folder):
+    """A model as a file: the showcase at the sizes of tests, or one of tests/python/emitted."""
+    path = folder / f"{name}.py"
+    if name in OTHERS:
+        shutil.copy(HERE / "emitted" / f"{name}.py", path)
+        return path
+    text = (showcase.FOLDER / f"{name}.py").read_text()
+    text = text[: text.index("SIZES = {")]
+    text += f"def get_inputs():\n    return [torch.randn({showcase.SIZES[name][0]})]\n\n\n"
+    text += f"def get_init_inputs():\n    return {list(showcase.ARGUMENTS[name])}\n"
+    path.write_text(text)
+    return path
+
+
+def cases(name):
+    return OTHERS[name] if name in OTHERS else [[size] for size in showcase.SIZES[name]]
+
+
+NAMES = [*showcase.NAMES, *OTHERS]
+
+
+@pytest.fixture(scope="module")
+def comparisons(tmp_path_factory):
+    """For each model what a fresh process says of its file; the compilers work two at a time."""
+    folder = tmp_path_factory.mktemp("emitted")
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment["TORCH_EXTENSIONS_DIR"] = str(folder / "extensions")
+
+    def compare(name):
+        path, new = model_file(name, folder), folder / f"{name}_new.py"
+        return subprocess.run(
+            [sys.executable, str(HERE / "emitted" / "compare.py"), str(path), str(new), json.dumps(cases(name))],
+            cwd=folder, env=environment, capture_output=True, text=True, timeout=600,
+        )  # fmt: skip
+
+    for name in NAMES:
+        (folder / f"{name}_new.py").write_text(emit(models.load(model_file(name, folder)), backend="cpu").text)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        return dict(zip(NAMES, pool.map(compare, NAMES), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_is_the_model(name, comparisons):
+    """Outputs, gradients, buffers, state dicts, modes, sizes, ten steps of training."""
+    result = comparisons[name]
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+
+
+@pytest.fixture(scope="module")
+def cuda_texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cuda")
+    return {name: emit(models.load(model_file(name, folder)), backend="cuda").text for name in NAMES}
+
+
+def executed(text):
+    """As graders run it: no file, no module."""
+    namespace = {}
+    exec(compile(text, "<string>", "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_contract(name, cuda_texts):
+    text = cuda_texts[name]
+    for pattern in FORBIDDEN:
+        found = re.search(pattern, text)
+        assert found is None, text[max(0, found.start() - 80) : found.end() + 80]
+    assert "__global__" in text and "load_inline" in text and "threadIdx" in text
+    imports = set(re.findall(r"^(?:import|from) (\w+)", text, re.M))
+    assert imports <= {"torch", "hashlib", "os", "math", "__future__"}
+    namespace = executed(text)
+    module = executed(model_file(name, Path(os.environ.get("PYTEST_TMP", "/tmp"))).read_text()) if False else None
+    assert module is None and issubclass(namespace["ModelNew"], torch.nn.Module)
+    assert max(map(len, text.splitlines())) < 400
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_of_the_table_is_in_its_text(name, cuda_texts):
+    namespace = executed(cuda_texts[name])
+    assert namespace["_TABLE"]
+    for kernel, _, ways in namespace["_TABLE"]:
+        for fields, text, entries, defines in ways:
+            assert fields.startswith(f"{{{defines['VECTOR']}, {defines['ITEMS']}, ")
+            for entry in entries:
+                assert f" {kernel}{entry}(const Args a)" in text
+
+
+NVCC = shutil.which("nvcc")
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@pytest.mark.parametrize("name", [showcase.BATCH_NORM, showcase.CONV_TRANSPOSE])
+def test_cuda_compiles(name, cuda_texts, tmp_path):
+    source = tmp_path / "kernels.cu"
+    source.write_text(executed(cuda_texts[name])["_cuda_source"]())
+    target = "-gencode=arch=compute_80,code=sm_80"
+    command = [NVCC, "-std=c++17", "-O1", target, "--diag-suppress=177,550", "-c", source, "-o", tmp_path / "kernels.o"]
+    result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", showcase.NAMES)
+def test_examples_are_what_emit_writes(name):
+    text = emit(models.load(showcase.FOLDER / f"{name}.py"), backend="cuda", scale="full").text
+    assert (EMITTED / f"{name}.py").read_text() == text, "run `make examples`"
+
+
+# ---- what is refused -----------------------------------------------------------------------------------------
+
+HEAD = "import torch\nfrom torch import nn\n\n\nclass Model(nn.Module):\n"
+TAIL = "\n\ndef get_inputs():\n    return [torch.randn(4, 8)]\n"
+
+
+def refused(tmp_path, text, **options):
+    path = tmp_path / "model.py"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        emit(models.load(path), backend="cpu", **options)
+    return str(error.value)
+
+
+def test_graph_break(tmp_path):
+    body = "    def forward(self, x):\n        if x.sum() > 0:\n            return x.exp()\n        return x.sin()\n"
+    message = refused(tmp_path, HEAD + body + TAIL)
+    assert "graph break" in message and "model.py" in message
+
+
+def test_foreign_import(tmp_path):
+    text = "import numpy as np\n" + HEAD
+    text += "    def __init__(self):\n        super().__init__()\n        self.k = float(np.sqrt(4.0))\n\n"
+    text += "    def forward(self, x):\n        return torch.exp(x) * self.k\n" + TAIL
+    message = refused(tmp_path, text)
+    assert "model.py:1" in message and "numpy" in message
+
+
+def test_nothing_to_fuse(tmp_path):
+    message = refused(tmp_path, HEAD + "    def forward(self, x):\n        return torch.cumsum(x, 0)\n" + TAIL)
+    assert "nothing in the model can be fused" in message
+
+
+def test_starred_arguments(tmp_path):
+    assert "*args" in refused(tmp_path, HEAD + "    def forward(self, *xs):\n        return xs[0].exp()\n" + TAIL)
+
+
+# ---- what is checked when the file runs ------------------------------------------------------------------------
+
+
+def namespace_of(tmp_path, body, init="        pass\n", **options):
+    path = tmp_path / "model.py"
+    path.write_text(HEAD + f"    def __init__(self):\n        super().__init__()\n{init}\n" + body + TAIL)
+    return executed(emit(models.load(path), backend="cpu", **options).text)
+
+
+def test_attributes_that_changed(tmp_path):
+    body = "    def forward(self, x):\n        return torch.exp(x) * self.factor\n"
+    model = namespace_of(tmp_path, body, "        self.factor = 2.0\n")["ModelNew"]()
+    model.factor = 3.0
+    with pytest.raises(RuntimeError, match=r"self\.factor = 2\.0, not 3\.0"):
+        model(torch.randn(4, 8))
+
+
+def test_sizes_that_the_model_asks_for(tmp_path):
+    body = "    def forward(self, x):\n        return torch.exp(x) if x.shape[0] > 3 else torch.sin(x)\n"
+    model = namespace_of(tmp_path, body)["ModelNew"]()
+    with pytest.raises(RuntimeError, match="sizes with"):
+        model(torch.randn(2, 8))
+
+
+def test_other_parameters(tmp_path):
+    init = "        self.a = nn.Parameter(torch.ones(8))\n"
+    model = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * self.a\n", init)[
+        "ModelNew"
+    ]()
+    model.b = torch.nn.Parameter(torch.ones(1))
+    with pytest.raises(RuntimeError, match="parameters and buffers"):
+        model(torch.randn(4, 8))
+
+
+def test_inference_has_no_gradient(tmp_path):
+    namespace = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * 2\n", training=False)
+    assert "backward" not in str(namespace.get("_Region0"))
+    with pytest.raises(RuntimeError, match="without gradients"):
+        namespace["ModelNew"]()(torch.randn(4, 8, requires_grad=True))
+
+
+def test_devices_and_autocast(tmp_path):
+    model = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * 2\n")["ModelNew"]()
+    with pytest.raises(RuntimeError, match="was given one on meta"):
+        model(torch.randn(4, 8, device="meta"))
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(RuntimeError, match="autocast"):
+        model(torch.randn(4, 8))
+
+
+# ---- the command -----------------------------------------------------------------------------------------------
+
+
+def test_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = model_file(showcase.GROUP_NORM, tmp_path)
+    assert cli.main(["emit", str(path), "--arch", "sm_90a", "80"]) == 0
+    written = tmp_path / f"{showcase.GROUP_NORM}_new.py"
+    assert written.name in capsys.readouterr().out
+    assert "-gencode=arch=compute_90a,code=sm_90a" in written.read_text()
+    assert cli.main(["emit", str(path), "-o", "-", "--backend", "cpu", "--inference", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["backend"] == "cpu" and not result["training"] and "class ModelNew" in result["text"]
+    assert {kernel["phase"] for kernel in result["kernels"]} == {"forward"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["missing.py"], ["model.py", "-o", "missing/new.py"], ["model.py", "-o", "model.py"]]
+)
+def test_command_refuses(arguments, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(HERE / "emitted" / "mlp.py", tmp_path / "model.py")
+    before = sorted(tmp_path.iterdir())
+    assert cli.main(["emit", *arguments]) == 2
+    assert "fusewright emit: " in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_bad_architecture(capsys):
+    with pytest.raises(SystemExit) as error:
+        cli.main(["emit", "model.py", "--arch", "hopper"])
+    assert error.value.code == 2 and "hopper" in capsys.readouterr().err
