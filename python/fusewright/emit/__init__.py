@@ -98,12 +98,11 @@ def emit(
     regions = _Regions(kernels, training, torch.backends.cudnn.allow_tf32)
     captures: dict[bool, Capture] = {}
     bodies: dict[bool, list[str]] = {}
+    model, inputs = file.build(scale, seed), file.inputs(scale)
+    if training:
+        inputs = [x.requires_grad_() if is_float_tensor(x) else x for x in inputs]
     for mode in (True, False) if training else (False,):
-        model = file.build(scale, seed).train(mode)
-        inputs = file.inputs(scale)
-        if training:
-            inputs = [x.requires_grad_() if is_float_tensor(x) else x for x in inputs]
-        captures[mode] = capture_model(file, model, inputs, training)
+        captures[mode] = capture_model(file, model.train(mode), inputs, training)
         bodies[mode] = _body(captures[mode], regions, file, len(captures) == 1)
     state = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     parameters = _signature(source, class_name, model, len(inputs))
@@ -114,7 +113,7 @@ def emit(
     extension = extension_section(kernels, list(arch), identifier(file.name))
     emitted = _summary(captures, regions, backend)
     emitted.training, emitted.sizes = training, describe(inputs)
-    eager = eager_bytes(file.build(scale, seed).train(training), inputs, training)
+    eager = eager_bytes(model.train(training), inputs, training)
     sections = [
         *_imports(imports, backend),
         "",

@@ -16,6 +16,7 @@ _DTYPES = {
     "b8": "torch.bool", "i8": "torch.int8", "u8": "torch.uint8", "i16": "torch.int16", "i32": "torch.int32",
     "i64": "torch.int64",
 }  # fmt: skip
+_OPERAND = re.compile(r'\{"([^"]*)", DType')  # in a table of loops: an operand's name
 
 
 @dataclass
@@ -28,6 +29,17 @@ class Kernel:
     phase: str
     key: tuple = ()
 
+    def share(self, names: list[str]) -> None:
+        """Another call hands it these operands: messages name what has the same name in all."""
+        own = iter(_OPERAND.findall(self.described["loops"]))
+        places = iter(range(len(names)))
+
+        def common(match: re.Match) -> str:
+            place = next(places)
+            return match[0] if next(own) == names[place] else f'{{"operand {place}", DType'
+
+        self.described["loops"] = _OPERAND.sub(common, self.described["loops"])
+
 
 @dataclass
 class Kernels:
@@ -38,7 +50,8 @@ class Kernels:
 
     def add(self, described: dict, phase: str, readable) -> str:
         """The name under which the kernel stands in the file."""
-        key = (described["texts"], described["loops"], [v["defines"] for v in described["variants"]])
+        names = _OPERAND.findall(described["loops"])
+        key = (described["texts"], _OPERAND.sub("", described["loops"]), [v["defines"] for v in described["variants"]])
         base = described["name"]
         for number in range(len(self.found) + 1):
             name = base if number == 0 else f"{base}_{number + 1}"
@@ -48,6 +61,7 @@ class Kernels:
                 self.found[name] = Kernel(name, _renamed(described, name, readable), formulas, phase, key)
                 return name
             if known.key == key:
+                known.share(list(map(readable, names)))
                 return name
         raise AssertionError("unreachable")
 
