@@ -226,6 +226,21 @@ def test_sizes_that_the_model_asks_for(tmp_path):
         model(torch.randn(2, 8))
 
 
+def test_arguments_that_are_no_tensors(tmp_path):
+    """A number that was given may change where the graph has it as an argument; what was left out must be left out."""
+    path = tmp_path / "model.py"
+    body = "    def forward(self, x, factor: float, rows: int, mask=None, *, shift=float('inf')):\n"
+    body += "        y = torch.exp(x[:rows]) * factor\n        return y if mask is None else y * mask\n"
+    path.write_text(HEAD + body + TAIL.replace("[torch.randn(4, 8)]", "[torch.randn(4, 8), 2.0, 3]"))
+    model = executed(emit(models.load(path), backend="cpu").text)["ModelNew"]()
+    x = torch.randn(4, 8)
+    for arguments, what in [((x, 3.0, 3), "factor = 2.0"), ((x, 2.0, 3, x), "mask = None")]:
+        with pytest.raises(RuntimeError, match=what):
+            model(*arguments)
+    with pytest.raises(RuntimeError, match="shift = inf"):
+        model(x, 2.0, 3, shift=1.0)
+
+
 def test_other_parameters(tmp_path):
     init = "        self.a = nn.Parameter(torch.ones(8))\n"
     model = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * self.a\n", init)[

@@ -16,7 +16,7 @@ from .explanation import eager_bytes, explanation
 from .graph import GraphWriter
 from .measuring import measured
 from .page import extension_section, helpers
-from .regions import Kernels, RegionWriter, identifier, size_code, wrapped
+from .regions import Kernels, RegionWriter, identifier, literal, size_code, wrapped
 from .source import UserSource
 
 NEW_NAME = "ModelNew"
@@ -187,7 +187,7 @@ def _methods(
 ) -> str:
     signature = ast.unparse(parameters)
     names = [a.arg for a in (*parameters.posonlyargs, *parameters.args)][1:]
-    checks = {mode: _checks(captures[mode], names) for mode in bodies}
+    checks = {mode: _checks(captures[mode], parameters) for mode in bodies}
     common = [f"_expect_state(self, {state!r})"]
     without_mode = {mode: [c for c in checks[mode] if ".training" not in c] for mode in checks}
     modes = list(bodies)
@@ -208,9 +208,18 @@ def _methods(
     return text
 
 
-def _checks(capture: Capture, names: list[str]) -> list[str]:
-    del names
-    return [f"_expect({path}, {value!r}, {path!r})" for path, value in capture.expectations.items()]
+def _checks(capture: Capture, parameters: ast.arguments) -> list[str]:
+    """What must be as it was in the capture: attributes, and parameters that were not given."""
+    lines = [f"_expect({path}, {literal(value)}, {path!r})" for path, value in capture.expectations.items()]
+    positional = [*parameters.posonlyargs, *parameters.args][1 + capture.given :]
+    defaults = parameters.defaults[len(parameters.defaults) - len(positional) :] if positional else []
+    for argument, default in [*zip(positional, defaults, strict=True), *_keyword_defaults(parameters)]:
+        lines.append(f"_expect({argument.arg}, {ast.unparse(default)}, {argument.arg!r})")
+    return lines
+
+
+def _keyword_defaults(parameters: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
+    return [(a, d) for a, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d is not None]
 
 
 def _method(name: str, signature: str, lines: list[str]) -> str:

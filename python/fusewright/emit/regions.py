@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import keyword
-import math
 import re
 from dataclasses import dataclass, field
 
@@ -94,8 +93,14 @@ def size_code(text: str) -> str:
     return ast.unparse(_Sizes().visit(ast.parse(text, mode="eval")))
 
 
-def _number_code(value: float) -> str:
-    return repr(value) if math.isfinite(value) else f'float("{value}")'
+def literal(value: object) -> str:
+    """A number, a text or a tuple of them as Python writes it down."""
+    if isinstance(value, tuple):
+        items = [literal(item) for item in value]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if isinstance(value, float) and value - value != 0:
+        return f'float("{value}")'
+    return repr(value)
 
 
 def _tuple(items: list[str]) -> str:
@@ -219,7 +224,7 @@ class PlanWriter:
         numbers = []
         for source, value in kernel["numbers"]:
             if source == "constant":
-                numbers.append(_number_code(value))
+                numbers.append(literal(value))
             else:
                 numbers.append(self.size(value) if source == "size" else self.names[self.scalars[value]])
         name = self.kernels.add(kernel, self.phase, self.readable)
