@@ -2790,8 +2790,8 @@ __global__ void __launch_bounds__(256) fw_pointwise_conv2d_mul_leaky_relu_gelu(c
 #     t6 = t5 + ((cast_16 * (erf(t4) + 1)) * 0.5)
 #     t7 = t2 ? t6 : (t6 * 0.01)
 #     mul_35 = t7 * multiplier
-#     sum_40 = sum(mul_35, over s33, s69 - 2, s87 - 2)
-#     sum_43 = sum(t7 * t0, over s33, s69 - 2, s87 - 2)
+#     sum_40 = sum(mul_35, over n0, n2 - 2, n3 - 2)
+#     sum_43 = sum(t7 * t0, over n0, n2 - 2, n3 - 2)
 _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING = r'''
 namespace {
 using fw::index;
@@ -3793,20 +3793,20 @@ def _shaped(like, sizes, groups):
 
 def _region_0_inference(x, conv_weight, conv_bias, multiplier):
     device = _device_of(x)
-    s33 = x.shape[0]
-    d5 = x.shape[1]
-    s69 = x.shape[2]
-    s87 = x.shape[3]
-    d8 = conv_weight.shape[0]
-    cast_4 = torch.empty((s33, s69, s87, d5), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-    _kernels().fw_pointwise_channels_last([x, cast_4], [s33, d5, s69, s87], [])
-    cast_5 = torch.empty((d8, 3, 3, d5), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-    _kernels().fw_pointwise_channels_last_2([conv_weight, cast_5], [d8, d5, 3, 3], [])
+    n0 = x.shape[0]
+    n1 = x.shape[1]
+    n2 = x.shape[2]
+    n3 = x.shape[3]
+    n4 = conv_weight.shape[0]
+    cast_4 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+    _kernels().fw_pointwise_channels_last([x, cast_4], [n0, n1, n2, n3], [])
+    cast_5 = torch.empty((n4, 3, 3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+    _kernels().fw_pointwise_channels_last_2([conv_weight, cast_5], [n4, n1, 3, 3], [])
     conv_6 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     del cast_4, cast_5
-    mul_22 = torch.empty((s33, d8, s69 - 2, s87 - 2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([conv_6, conv_bias, multiplier, mul_22], [s33, d8, s69 - 2,
-        s87 - 2], [0.01])
+    mul_22 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
+    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([conv_6, conv_bias, multiplier, mul_22], [n0, n4, n2 - 2,
+        n3 - 2], [0.01])
     del conv_6
     return (mul_22,)
 
@@ -3815,20 +3815,20 @@ class _Region0(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, conv_weight, conv_bias, multiplier):
         device = _device_of(x)
-        s33 = x.shape[0]
-        d5 = x.shape[1]
-        s69 = x.shape[2]
-        s87 = x.shape[3]
-        d8 = conv_weight.shape[0]
-        cast_4 = torch.empty((s33, s69, s87, d5), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        _kernels().fw_pointwise_channels_last([x, cast_4], [s33, d5, s69, s87], [])
-        cast_5 = torch.empty((d8, 3, 3, d5), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        _kernels().fw_pointwise_channels_last_2([conv_weight, cast_5], [d8, d5, 3, 3], [])
+        n0 = x.shape[0]
+        n1 = x.shape[1]
+        n2 = x.shape[2]
+        n3 = x.shape[3]
+        n4 = conv_weight.shape[0]
+        cast_4 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        _kernels().fw_pointwise_channels_last([x, cast_4], [n0, n1, n2, n3], [])
+        cast_5 = torch.empty((n4, 3, 3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        _kernels().fw_pointwise_channels_last_2([conv_weight, cast_5], [n4, n1, 3, 3], [])
         saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         del cast_4, cast_5
-        mul_22 = torch.empty((s33, d8, s69 - 2, s87 - 2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_22], [s33, d8,
-            s69 - 2, s87 - 2], [0.01])
+        mul_22 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
+        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_22], [n0, n4,
+            n2 - 2, n3 - 2], [0.01])
         result_1 = _in_order(saved0, [0, 2, 3, 1])
         ctx.save_for_backward(x, conv_weight, conv_bias, multiplier, result_1)
         return (mul_22,)
@@ -3839,45 +3839,45 @@ class _Region0(torch.autograd.Function):
         (x, conv_weight, conv_bias, multiplier, saved_4) = ctx.saved_tensors
         need = ctx.needs_input_grad
         device = dL_dy0.device
-        s33 = x.shape[0]
-        d5 = x.shape[1]
-        s69 = x.shape[2]
-        s87 = x.shape[3]
-        d8 = conv_weight.shape[0]
-        cast_16 = torch.empty((s33, s69 - 2, s87 - 2, d8), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        _kernels().fw_pointwise_channels_last([dL_dy0, cast_16], [s33, d8, s69 - 2, s87 - 2], [])
+        n0 = x.shape[0]
+        n1 = x.shape[1]
+        n2 = x.shape[2]
+        n3 = x.shape[3]
+        n4 = conv_weight.shape[0]
+        cast_16 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        _kernels().fw_pointwise_channels_last([dL_dy0, cast_16], [n0, n4, n2 - 2, n3 - 2], [])
         if need[0]:
-            cast_36 = torch.empty((d8, 3, 3, d5), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-            _kernels().fw_pointwise_channels_last_2([conv_weight, cast_36], [d8, d5, 3, 3], [])
-        mul_35 = torch.empty((s33, s69 - 2, s87 - 2, d8), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        sum_40 = torch.empty((1, 1, 1, d8), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        sum_43 = torch.empty((1, 1, 1, d8), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+            cast_36 = torch.empty((n4, 3, 3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+            _kernels().fw_pointwise_channels_last_2([conv_weight, cast_36], [n4, n1, 3, 3], [])
+        mul_35 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        sum_40 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        sum_43 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
         _kernels().fw_column_conv2d_mul_leaky_relu_gelu([saved_4, conv_bias, multiplier, cast_16, mul_35, sum_40,
-            sum_43], [s33, d8, s69 - 2, s87 - 2], [0.01])
+            sum_43], [n0, n4, n2 - 2, n3 - 2], [0.01])
         del cast_16
         if need[0]:
-            conv_input_grad_37 = torch.ops.aten.convolution_backward(mul_35, _shaped(mul_35, (s33, d5, s69, s87),
+            conv_input_grad_37 = torch.ops.aten.convolution_backward(mul_35, _shaped(mul_35, (n0, n1, n2, n3),
                 1), cast_36, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, False, False])[0]
             del cast_36
         if need[1]:
-            cast_38 = torch.empty((s33, s69, s87, d5), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-            _kernels().fw_pointwise_channels_last([x, cast_38], [s33, d5, s69, s87], [])
+            cast_38 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+            _kernels().fw_pointwise_channels_last([x, cast_38], [n0, n1, n2, n3], [])
         if need[1]:
-            conv_weight_grad_39 = torch.ops.aten.convolution_backward(mul_35, cast_38, _shaped(mul_35, (d8, d5, 3,
+            conv_weight_grad_39 = torch.ops.aten.convolution_backward(mul_35, cast_38, _shaped(mul_35, (n4, n1, 3,
                 3), 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])[1]
             del mul_35, cast_38
         if need[0]:
-            dL_dx = torch.empty((s33, d5, s69, s87), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous([conv_input_grad_37, dL_dx], [s33, d5, s69, s87], [])
+            dL_dx = torch.empty((n0, n1, n2, n3), dtype=torch.float32, device=device)
+            _kernels().fw_pointwise_contiguous([conv_input_grad_37, dL_dx], [n0, n1, n2, n3], [])
             del conv_input_grad_37
         if need[1]:
-            dL_dconv_weight = torch.empty((d8, d5, 3, 3), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous_2([conv_weight_grad_39, dL_dconv_weight], [d8, d5, 3, 3], [])
+            dL_dconv_weight = torch.empty((n4, n1, 3, 3), dtype=torch.float32, device=device)
+            _kernels().fw_pointwise_contiguous_2([conv_weight_grad_39, dL_dconv_weight], [n4, n1, 3, 3], [])
             del conv_weight_grad_39
         if need[2]:
-            dL_dconv_bias = sum_40.reshape((d8,))
+            dL_dconv_bias = sum_40.reshape((n4,))
         if need[3]:
-            dL_dmultiplier = sum_43.reshape((d8, 1, 1))
+            dL_dmultiplier = sum_43.reshape((n4, 1, 1))
         return (
             dL_dx if need[0] else None,
             dL_dconv_weight if need[1] else None,
@@ -3903,11 +3903,11 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         _expect_state(self, ['multiplier', 'conv.weight', 'conv.bias'])
-        _expect(self.conv.groups, 1, 'self.conv.groups')
-        _expect(self.conv.stride, (1, 1), 'self.conv.stride')
-        _expect(self.conv.padding, (0, 0), 'self.conv.padding')
         _expect(self.conv.dilation, (1, 1), 'self.conv.dilation')
+        _expect(self.conv.groups, 1, 'self.conv.groups')
+        _expect(self.conv.padding, (0, 0), 'self.conv.padding')
         _expect(self.conv.padding_mode, 'zeros', 'self.conv.padding_mode')
+        _expect(self.conv.stride, (1, 1), 'self.conv.stride')
         _expect(self.leaky_relu.inplace, False, 'self.leaky_relu.inplace')
         _expect(self.leaky_relu.negative_slope, 0.01, 'self.leaky_relu.negative_slope')
         (getitem,) = _region_0(x, self.conv.weight, self.conv.bias, self.multiplier)

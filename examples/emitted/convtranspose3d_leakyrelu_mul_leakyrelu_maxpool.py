@@ -2125,8 +2125,8 @@ __global__ void __launch_bounds__(256) fw_window_conv_transpose3d_leaky_relu_mul
 #     t4 = (t3 * multiplier) > 0 ? t0 : (t0 * 0.2)
 #     t5 = t4 * multiplier
 #     select_21 = t2 ? t5 : (t5 * 0.2)
-#     sum_24 = sum(select_21, over s33, 2*s69, 2*s87, 2*s35)
-#     sum_27 = sum(t4 * t3, over s33, 2*s69, 2*s87, 2*s35)
+#     sum_24 = sum(select_21, over n0, 2*n2, 2*n3, 2*n4)
+#     sum_27 = sum(t4 * t3, over n0, 2*n2, 2*n3, 2*n4)
 _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING = r'''
 namespace {
 using fw::index;
@@ -2630,23 +2630,23 @@ def _shaped(like, sizes, groups):
 
 def _region_0_inference(x, conv_transpose_weight, conv_transpose_bias, multiplier):
     device = _device_of(x)
-    s33 = x.shape[0]
-    s69 = x.shape[2]
-    s87 = x.shape[3]
-    s35 = x.shape[4]
-    d7 = conv_transpose_weight.shape[1]
-    _positive(d7, 'd7')
-    _positive(2 * s69, '2*s69')
-    _positive(2 * s87, '2*s87')
-    _positive(2 * s35, '2*s35')
-    _positive(s69, 's69')
-    _positive(s87, 's87')
-    _positive(s35, 's35')
+    n0 = x.shape[0]
+    n2 = x.shape[2]
+    n3 = x.shape[3]
+    n4 = x.shape[4]
+    n5 = conv_transpose_weight.shape[1]
+    _positive(n5, 'n5')
+    _positive(2 * n2, '2*n2')
+    _positive(2 * n3, '2*n3')
+    _positive(2 * n4, '2*n4')
+    _positive(n2, 'n2')
+    _positive(n3, 'n3')
+    _positive(n4, 'n4')
     conv_4 = torch.ops.aten.convolution(x, conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1,
         1, 1], 1)
-    max_pool_16 = torch.empty((s33, d7, s69, s87, s35), dtype=torch.float32, device=device)
+    max_pool_16 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
     _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([conv_4, conv_transpose_bias,
-        multiplier, max_pool_16], [s33, d7, s69, s87, s35, 2 * s69, 2 * s87, 2 * s35], [0.2])
+        multiplier, max_pool_16], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
     del conv_4
     return (max_pool_16,)
 
@@ -2655,24 +2655,24 @@ class _Region0(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, conv_transpose_weight, conv_transpose_bias, multiplier):
         device = _device_of(x)
-        s33 = x.shape[0]
-        s69 = x.shape[2]
-        s87 = x.shape[3]
-        s35 = x.shape[4]
-        d7 = conv_transpose_weight.shape[1]
-        _positive(d7, 'd7')
-        _positive(2 * s69, '2*s69')
-        _positive(2 * s87, '2*s87')
-        _positive(2 * s35, '2*s35')
-        _positive(s69, 's69')
-        _positive(s87, 's87')
-        _positive(s35, 's35')
+        n0 = x.shape[0]
+        n2 = x.shape[2]
+        n3 = x.shape[3]
+        n4 = x.shape[4]
+        n5 = conv_transpose_weight.shape[1]
+        _positive(n5, 'n5')
+        _positive(2 * n2, '2*n2')
+        _positive(2 * n3, '2*n3')
+        _positive(2 * n4, '2*n4')
+        _positive(n2, 'n2')
+        _positive(n3, 'n3')
+        _positive(n4, 'n4')
         saved0 = torch.ops.aten.convolution(x, conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True,
             [1, 1, 1], 1)
-        max_pool_16 = torch.empty((s33, d7, s69, s87, s35), dtype=torch.float32, device=device)
-        saved1 = torch.empty((s33, d7, s69, s87, s35), dtype=torch.uint8, device=device)
+        max_pool_16 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
+        saved1 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.uint8, device=device)
         _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_2([saved0, conv_transpose_bias,
-            multiplier, max_pool_16, saved1], [s33, d7, s69, s87, s35, 2 * s69, 2 * s87, 2 * s35], [0.2])
+            multiplier, max_pool_16, saved1], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
         ctx.save_for_backward(x, conv_transpose_weight, conv_transpose_bias, multiplier, saved0, saved1)
         return (max_pool_16,)
 
@@ -2682,31 +2682,31 @@ class _Region0(torch.autograd.Function):
         (x, conv_transpose_weight, conv_transpose_bias, multiplier, saved_4, saved_5) = ctx.saved_tensors
         need = ctx.needs_input_grad
         device = dL_dy0.device
-        s33 = x.shape[0]
-        d5 = x.shape[1]
-        s69 = x.shape[2]
-        s87 = x.shape[3]
-        s35 = x.shape[4]
-        d7 = conv_transpose_weight.shape[1]
-        select_21 = torch.empty((s33, d7, 2 * s69, 2 * s87, 2 * s35), dtype=torch.float32, device=device)
-        sum_24 = torch.empty((1, d7, 1, 1, 1), dtype=torch.float32, device=device)
-        sum_27 = torch.empty((1, d7, 1, 1, 1), dtype=torch.float32, device=device)
+        n0 = x.shape[0]
+        n1 = x.shape[1]
+        n2 = x.shape[2]
+        n3 = x.shape[3]
+        n4 = x.shape[4]
+        n5 = conv_transpose_weight.shape[1]
+        select_21 = torch.empty((n0, n5, 2 * n2, 2 * n3, 2 * n4), dtype=torch.float32, device=device)
+        sum_24 = torch.empty((1, n5, 1, 1, 1), dtype=torch.float32, device=device)
+        sum_27 = torch.empty((1, n5, 1, 1, 1), dtype=torch.float32, device=device)
         _kernels().fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([dL_dy0, saved_5, saved_4,
-            conv_transpose_bias, multiplier, select_21, sum_24, sum_27], [s33, d7, 2 * s69, 2 * s87, 2 * s35, s69,
-            s87, s35], [0.2])
+            conv_transpose_bias, multiplier, select_21, sum_24, sum_27], [n0, n5, 2 * n2, 2 * n3, 2 * n4, n2,
+            n3, n4], [0.2])
         if need[0]:
-            dL_dx = torch.ops.aten.convolution_backward(select_21, _shaped(select_21, (s33, d5, s69, s87, s35), 1),
+            dL_dx = torch.ops.aten.convolution_backward(select_21, _shaped(select_21, (n0, n1, n2, n3, n4), 1),
                 conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1, [True, False,
                 False])[0]
         if need[1]:
-            dL_dconv_transpose_weight = torch.ops.aten.convolution_backward(select_21, x, _shaped(select_21, (d5,
-                d7, 3, 3, 3), 1), None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1, [False, True,
+            dL_dconv_transpose_weight = torch.ops.aten.convolution_backward(select_21, x, _shaped(select_21, (n1,
+                n5, 3, 3, 3), 1), None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1, [False, True,
                 False])[1]
             del select_21
         if need[2]:
-            dL_dconv_transpose_bias = sum_24.reshape((d7,))
+            dL_dconv_transpose_bias = sum_24.reshape((n5,))
         if need[3]:
-            dL_dmultiplier = sum_27.reshape((d7, 1, 1, 1))
+            dL_dmultiplier = sum_27.reshape((n5, 1, 1, 1))
         return (
             dL_dx if need[0] else None,
             dL_dconv_transpose_weight if need[1] else None,
@@ -2735,19 +2735,19 @@ class ModelNew(nn.Module):
 
     def forward(self, x):
         _expect_state(self, ['multiplier', 'conv_transpose.weight', 'conv_transpose.bias'])
-        _expect(self.max_pool.stride, 2, 'self.max_pool.stride')
-        _expect(self.max_pool.padding, 0, 'self.max_pool.padding')
-        _expect(self.max_pool.dilation, 1, 'self.max_pool.dilation')
-        _expect(self.leaky_relu.inplace, False, 'self.leaky_relu.inplace')
-        _expect(self.max_pool.ceil_mode, False, 'self.max_pool.ceil_mode')
-        _expect(self.max_pool.kernel_size, 2, 'self.max_pool.kernel_size')
-        _expect(self.conv_transpose.groups, 1, 'self.conv_transpose.groups')
-        _expect(self.conv_transpose.stride, (2, 2, 2), 'self.conv_transpose.stride')
-        _expect(self.conv_transpose.padding, (1, 1, 1), 'self.conv_transpose.padding')
         _expect(self.conv_transpose.dilation, (1, 1, 1), 'self.conv_transpose.dilation')
-        _expect(self.max_pool.return_indices, False, 'self.max_pool.return_indices')
-        _expect(self.leaky_relu.negative_slope, 0.2, 'self.leaky_relu.negative_slope')
-        _expect(self.conv_transpose.padding_mode, 'zeros', 'self.conv_transpose.padding_mode')
+        _expect(self.conv_transpose.groups, 1, 'self.conv_transpose.groups')
         _expect(self.conv_transpose.output_padding, (1, 1, 1), 'self.conv_transpose.output_padding')
+        _expect(self.conv_transpose.padding, (1, 1, 1), 'self.conv_transpose.padding')
+        _expect(self.conv_transpose.padding_mode, 'zeros', 'self.conv_transpose.padding_mode')
+        _expect(self.conv_transpose.stride, (2, 2, 2), 'self.conv_transpose.stride')
+        _expect(self.leaky_relu.inplace, False, 'self.leaky_relu.inplace')
+        _expect(self.leaky_relu.negative_slope, 0.2, 'self.leaky_relu.negative_slope')
+        _expect(self.max_pool.ceil_mode, False, 'self.max_pool.ceil_mode')
+        _expect(self.max_pool.dilation, 1, 'self.max_pool.dilation')
+        _expect(self.max_pool.kernel_size, 2, 'self.max_pool.kernel_size')
+        _expect(self.max_pool.padding, 0, 'self.max_pool.padding')
+        _expect(self.max_pool.return_indices, False, 'self.max_pool.return_indices')
+        _expect(self.max_pool.stride, 2, 'self.max_pool.stride')
         (getitem,) = _region_0(x, self.conv_transpose.weight, self.conv_transpose.bias, self.multiplier)
         return getitem

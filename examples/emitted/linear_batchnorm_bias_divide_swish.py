@@ -2152,13 +2152,13 @@ class CudaKernel : CudaRules {
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
 # linear_batchnorm_bias_divide_swish.py:20: return x * torch.sigmoid(x)
 #
-#     t0 = sum(matmul_10, over s33)
-#     t1 = t0 / s33
+#     t0 = sum(matmul_10, over n0)
+#     t1 = t0 / n0
 #     t2 = matmul_10 - t1
-#     t3 = sum(square(t2), over s33)
+#     t3 = sum(square(t2), over n0)
 #     batch_norm_running_mean = ((t1 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
-#     t4 = t3 / s33
-#     batch_norm_running_var = ((t4 * (s33 / (s33 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
+#     t4 = t3 / n0
+#     batch_norm_running_var = ((t4 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
 #     t5 = ((((t2 * rsqrt(t4 + 1e-05)) * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
 #     mul_43 = t5 * sigmoid(t5)
 #     batch_norm_num_batches_tracked = batch_norm_num_batches_tracked + 1
@@ -3041,13 +3041,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
 # linear_batchnorm_bias_divide_swish.py:20: return x * torch.sigmoid(x)
 #
-#     saved1 = sum(matmul_10, over s33)
-#     t0 = saved1 / s33
+#     saved1 = sum(matmul_10, over n0)
+#     t0 = saved1 / n0
 #     t1 = matmul_10 - t0
-#     saved2 = sum(square(t1), over s33)
+#     saved2 = sum(square(t1), over n0)
 #     batch_norm_running_mean = ((t0 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
-#     t2 = saved2 / s33
-#     batch_norm_running_var = ((t2 * (s33 / (s33 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
+#     t2 = saved2 / n0
+#     batch_norm_running_var = ((t2 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
 #     t3 = ((((t1 * rsqrt(t2 + 1e-05)) * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
 #     mul_43 = t3 * sigmoid(t3)
 #     batch_norm_num_batches_tracked = batch_norm_num_batches_tracked + 1
@@ -3942,15 +3942,15 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
 # linear_batchnorm_bias_divide_swish.py:20: return x * torch.sigmoid(x)
 #
-#     t0 = saved_matmul11 - (saved_sum13 / s33)
-#     t1 = rsqrt((saved_sum18 / s33) + 1e-05)
+#     t0 = saved_matmul11 - (saved_sum13 / n0)
+#     t1 = rsqrt((saved_sum18 / n0) + 1e-05)
 #     t2 = ((((t0 * t1) * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
 #     t3 = sigmoid(t2)
 #     t4 = ((dL_dy0 * t3) + ((dL_dy0 * t2) * ((1 - t3) * t3))) / 1.5
-#     t5 = sum(t0 * t4, over s33)
-#     sum_46 = sum(t4, over s33)
-#     t6 = (((((t5 * batch_norm_weight) * t1) * t1) * (t1 * -0.5)) / s33) * (t0 * 2)
-#     add_51 = (((t4 * batch_norm_weight) * t1) + t6) + ((-((sum_46 * batch_norm_weight) * t1)) / s33)
+#     t5 = sum(t0 * t4, over n0)
+#     sum_46 = sum(t4, over n0)
+#     t6 = (((((t5 * batch_norm_weight) * t1) * t1) * (t1 * -0.5)) / n0) * (t0 * 2)
+#     add_51 = (((t4 * batch_norm_weight) * t1) + t6) + ((-((sum_46 * batch_norm_weight) * t1)) / n0)
 #     dL_dbatch_norm_weight = t5 * t1
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3 = r'''
 namespace {
@@ -4799,7 +4799,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 # operators: add
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 #
-#     sum_60 = sum(sum_46, over 1, d8)
+#     sum_60 = sum(sum_46, over 1, n2)
 _FW_ROW_ADD = r'''
 namespace {
 using fw::index;
@@ -5339,9 +5339,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_si
 #     t3 = sigmoid(t2)
 #     t4 = ((dL_dy0 * t3) + ((dL_dy0 * t2) * ((1 - t3) * t3))) / 1.5
 #     mul_31 = (t4 * batch_norm_weight) * t0
-#     sum_35 = sum(mul_31, over s33)
-#     sum_38 = sum(t4 * t1, over s33)
-#     sum_40 = sum(t4, over s33)
+#     sum_35 = sum(mul_31, over n0)
+#     sum_38 = sum(t4 * t1, over n0)
+#     sum_40 = sum(t4, over n0)
 _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
@@ -6319,18 +6319,18 @@ def _no_such_gradient(needed, name):
 def _region_0_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias, batch_norm_running_mean,
     batch_norm_running_var, bias, batch_norm_num_batches_tracked):
     device = _device_of(x)
-    s33 = x.shape[0]
-    d8 = linear_weight.shape[0]
-    _positive(d8, 'd8')
-    _more_than_one(s33)
+    n0 = x.shape[0]
+    n2 = linear_weight.shape[0]
+    _positive(n2, 'n2')
+    _more_than_one(n0)
     permute_9 = linear_weight.permute(1, 0)
     matmul_10 = torch.mm(x, permute_9)
     del permute_9
-    mul_43 = torch.empty((s33, d8), dtype=torch.float32, device=device)
+    mul_43 = torch.empty((n0, n2), dtype=torch.float32, device=device)
     _kernels().fw_column_batch_norm_add_div_sigmoid_mul([matmul_10, linear_bias, batch_norm_running_mean,
         batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var, batch_norm_weight,
-        batch_norm_bias, bias, mul_43, batch_norm_num_batches_tracked, batch_norm_num_batches_tracked], [s33, d8],
-        [s33, 0.1, 0.9, 1e-05, 1.5, 1.0])
+        batch_norm_bias, bias, mul_43, batch_norm_num_batches_tracked, batch_norm_num_batches_tracked], [n0, n2],
+        [n0, 0.1, 0.9, 1e-05, 1.5, 1.0])
     del matmul_10
     return (mul_43,)
 
@@ -6340,20 +6340,20 @@ class _Region0(torch.autograd.Function):
     def forward(ctx, x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias, batch_norm_running_mean,
         batch_norm_running_var, bias, batch_norm_num_batches_tracked):
         device = _device_of(x)
-        s33 = x.shape[0]
-        d8 = linear_weight.shape[0]
-        _positive(d8, 'd8')
-        _more_than_one(s33)
+        n0 = x.shape[0]
+        n2 = linear_weight.shape[0]
+        _positive(n2, 'n2')
+        _more_than_one(n0)
         permute_9 = linear_weight.permute(1, 0)
         saved0 = torch.mm(x, permute_9)
         del permute_9
-        saved1 = torch.empty((1, d8), dtype=torch.float32, device=device)
-        saved2 = torch.empty((1, d8), dtype=torch.float32, device=device)
-        mul_43 = torch.empty((s33, d8), dtype=torch.float32, device=device)
+        saved1 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        saved2 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        mul_43 = torch.empty((n0, n2), dtype=torch.float32, device=device)
         _kernels().fw_column_batch_norm_add_div_sigmoid_mul_2([saved0, saved1, saved2, linear_bias,
             batch_norm_running_mean, batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var,
             batch_norm_weight, batch_norm_bias, bias, mul_43, batch_norm_num_batches_tracked,
-            batch_norm_num_batches_tracked], [s33, d8], [s33, 0.1, 0.9, 1e-05, 1.5, 1.0])
+            batch_norm_num_batches_tracked], [n0, n2], [n0, 0.1, 0.9, 1e-05, 1.5, 1.0])
         ctx.save_for_backward(x, linear_weight, batch_norm_weight, batch_norm_bias, bias, saved0, saved1, saved2)
         return (mul_43,)
 
@@ -6365,14 +6365,14 @@ class _Region0(torch.autograd.Function):
         _no_such_gradient(need[5], 'batch_norm_running_mean')
         _no_such_gradient(need[6], 'batch_norm_running_var')
         device = dL_dy0.device
-        s33 = x.shape[0]
-        d8 = linear_weight.shape[0]
+        n0 = x.shape[0]
+        n2 = linear_weight.shape[0]
         if need[0] or need[1] or need[3] or need[4] or need[7]:
-            sum_46 = torch.empty((1, d8), dtype=torch.float32, device=device)
-            add_51 = torch.empty((s33, d8), dtype=torch.float32, device=device)
-            dL_dbatch_norm_weight = torch.empty((d8,), dtype=torch.float32, device=device)
+            sum_46 = torch.empty((1, n2), dtype=torch.float32, device=device)
+            add_51 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+            dL_dbatch_norm_weight = torch.empty((n2,), dtype=torch.float32, device=device)
             _kernels().fw_column_batch_norm_add_div_sigmoid_mul_3([saved_5, saved_6, dL_dy0, saved_7,
-                batch_norm_weight, batch_norm_bias, bias, sum_46, add_51, dL_dbatch_norm_weight], [s33, d8], [s33,
+                batch_norm_weight, batch_norm_bias, bias, sum_46, add_51, dL_dbatch_norm_weight], [n0, n2], [n0,
                 1e-05, 1.5])
         if need[0]:
             dL_dx = torch.mm(add_51, linear_weight)
@@ -6382,12 +6382,12 @@ class _Region0(torch.autograd.Function):
             del add_51, permute_53
         if need[7]:
             sum_60 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_add([sum_46, sum_60], [d8], [])
+            _kernels().fw_row_add([sum_46, sum_60], [n2], [])
         if need[2]:
             constant_55 = torch.zeros((), dtype=torch.float32, device=device)
-            dL_dlinear_bias = constant_55.expand((d8,))
+            dL_dlinear_bias = constant_55.expand((n2,))
         if need[4]:
-            dL_dbatch_norm_bias = sum_46.reshape((d8,))
+            dL_dbatch_norm_bias = sum_46.reshape((n2,))
         if need[7]:
             dL_dbias = sum_60.reshape((1,))
         return (
@@ -6416,14 +6416,14 @@ def _region_0(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
 def _region_1_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias, batch_norm_running_mean,
     batch_norm_running_var, bias):
     device = _device_of(x)
-    s33 = x.shape[0]
-    d8 = linear_weight.shape[0]
+    n0 = x.shape[0]
+    n2 = linear_weight.shape[0]
     permute_8 = linear_weight.permute(1, 0)
     matmul_9 = torch.mm(x, permute_8)
     del permute_8
-    mul_22 = torch.empty((s33, d8), dtype=torch.float32, device=device)
+    mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
     _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([matmul_9, linear_bias, batch_norm_running_mean,
-        batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22], [s33, d8], [1e-05, 1.5])
+        batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22], [n0, n2], [1e-05, 1.5])
     del matmul_9
     return (mul_22,)
 
@@ -6433,15 +6433,15 @@ class _Region1(torch.autograd.Function):
     def forward(ctx, x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias, batch_norm_running_mean,
         batch_norm_running_var, bias):
         device = _device_of(x)
-        s33 = x.shape[0]
-        d8 = linear_weight.shape[0]
+        n0 = x.shape[0]
+        n2 = linear_weight.shape[0]
         permute_8 = linear_weight.permute(1, 0)
         saved0 = torch.mm(x, permute_8)
         del permute_8
-        mul_22 = torch.empty((s33, d8), dtype=torch.float32, device=device)
+        mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
         _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
-            [s33, d8], [1e-05, 1.5])
+            [n0, n2], [1e-05, 1.5])
         ctx.save_for_backward(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
             batch_norm_running_mean, batch_norm_running_var, bias, saved0)
         return (mul_22,)
@@ -6455,15 +6455,15 @@ class _Region1(torch.autograd.Function):
         _no_such_gradient(need[5], 'batch_norm_running_mean')
         _no_such_gradient(need[6], 'batch_norm_running_var')
         device = dL_dy0.device
-        s33 = x.shape[0]
-        d8 = linear_weight.shape[0]
-        mul_31 = torch.empty((s33, d8), dtype=torch.float32, device=device)
-        sum_35 = torch.empty((1, d8), dtype=torch.float32, device=device)
-        sum_38 = torch.empty((1, d8), dtype=torch.float32, device=device)
-        sum_40 = torch.empty((1, d8), dtype=torch.float32, device=device)
+        n0 = x.shape[0]
+        n2 = linear_weight.shape[0]
+        mul_31 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+        sum_35 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        sum_38 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        sum_40 = torch.empty((1, n2), dtype=torch.float32, device=device)
         _kernels().fw_column_linear_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_31,
-            sum_35, sum_38, sum_40], [s33, d8], [1e-05, 1.5])
+            sum_35, sum_38, sum_40], [n0, n2], [1e-05, 1.5])
         if need[0]:
             dL_dx = torch.mm(mul_31, linear_weight)
         if need[1]:
@@ -6472,13 +6472,13 @@ class _Region1(torch.autograd.Function):
             del mul_31, permute_33
         if need[7]:
             sum_42 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_add([sum_40, sum_42], [d8], [])
+            _kernels().fw_row_add([sum_40, sum_42], [n2], [])
         if need[2]:
-            dL_dlinear_bias = sum_35.reshape((d8,))
+            dL_dlinear_bias = sum_35.reshape((n2,))
         if need[3]:
-            dL_dbatch_norm_weight = sum_38.reshape((d8,))
+            dL_dbatch_norm_weight = sum_38.reshape((n2,))
         if need[4]:
-            dL_dbatch_norm_bias = sum_40.reshape((d8,))
+            dL_dbatch_norm_bias = sum_40.reshape((n2,))
         if need[7]:
             dL_dbias = sum_42.reshape((1,))
         return (
@@ -6519,21 +6519,21 @@ class ModelNew(nn.Module):
         return self._forward_training(x) if self.training else self._forward_evaluation(x)
 
     def _forward_training(self, x):
-        _expect(self.divide_value, 1.5, 'self.divide_value')
         _expect(self.batch_norm.eps, 1e-05, 'self.batch_norm.eps')
         _expect(self.batch_norm.momentum, 0.1, 'self.batch_norm.momentum')
-        _expect(self.batch_norm.training, True, 'self.batch_norm.training')
         _expect(self.batch_norm.track_running_stats, True, 'self.batch_norm.track_running_stats')
+        _expect(self.batch_norm.training, True, 'self.batch_norm.training')
+        _expect(self.divide_value, 1.5, 'self.divide_value')
         (getitem,) = _region_0(x, self.linear.weight, self.linear.bias, self.batch_norm.weight,
             self.batch_norm.bias, self.batch_norm.running_mean, self.batch_norm.running_var, self.bias,
             self.batch_norm.num_batches_tracked)
         return getitem
 
     def _forward_evaluation(self, x):
-        _expect(self.divide_value, 1.5, 'self.divide_value')
         _expect(self.batch_norm.eps, 1e-05, 'self.batch_norm.eps')
         _expect(self.batch_norm.momentum, 0.1, 'self.batch_norm.momentum')
         _expect(self.batch_norm.training, False, 'self.batch_norm.training')
+        _expect(self.divide_value, 1.5, 'self.divide_value')
         (getitem,) = _region_1(x, self.linear.weight, self.linear.bias, self.batch_norm.weight,
             self.batch_norm.bias, self.batch_norm.running_mean, self.batch_norm.running_var, self.bias)
         return getitem

@@ -2101,10 +2101,10 @@ class CudaKernel : CudaRules {
 # linear_groupnorm_swish_mul_swish.py:19: return x * torch.sigmoid(x)
 #
 #     t0 = matmul_7 + linear_bias
-#     t1 = sum(t0, over g5)
-#     t2 = t0 - (t1 / g5)
-#     t3 = sum(square(t2), over g5)
-#     t4 = ((t2 * rsqrt((t3 / g5) + 1e-05)) * group_norm_weight) + group_norm_bias
+#     t1 = sum(t0, over n2)
+#     t2 = t0 - (t1 / n2)
+#     t3 = sum(square(t2), over n2)
+#     t4 = ((t2 * rsqrt((t3 / n2) + 1e-05)) * group_norm_weight) + group_norm_bias
 #     t5 = (t4 * sigmoid(t4)) * multiplier
 #     mul_28 = t5 * sigmoid(t5)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL = r'''
@@ -2975,10 +2975,10 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 # linear_groupnorm_swish_mul_swish.py:19: return x * torch.sigmoid(x)
 #
 #     t0 = matmul_7 + linear_bias
-#     saved1 = sum(t0, over g5)
-#     t1 = t0 - (saved1 / g5)
-#     saved2 = sum(square(t1), over g5)
-#     t2 = ((t1 * rsqrt((saved2 / g5) + 1e-05)) * group_norm_weight) + group_norm_bias
+#     saved1 = sum(t0, over n2)
+#     t1 = t0 - (saved1 / n2)
+#     saved2 = sum(square(t1), over n2)
+#     t2 = ((t1 * rsqrt((saved2 / n2) + 1e-05)) * group_norm_weight) + group_norm_bias
 #     t3 = (t2 * sigmoid(t2)) * multiplier
 #     mul_28 = t3 * sigmoid(t3)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2 = r'''
@@ -3860,8 +3860,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 # linear_groupnorm_swish_mul_swish.py:18: x = x * self.multiplier
 # linear_groupnorm_swish_mul_swish.py:19: return x * torch.sigmoid(x)
 #
-#     t0 = (saved_matmul8 + linear_bias) - (saved_sum11 / g5)
-#     t1 = rsqrt((saved_sum16 / g5) + 1e-05)
+#     t0 = (saved_matmul8 + linear_bias) - (saved_sum11 / n2)
+#     t1 = rsqrt((saved_sum16 / n2) + 1e-05)
 #     t2 = t0 * t1
 #     t3 = (t2 * group_norm_weight) + group_norm_bias
 #     t4 = sigmoid(t3)
@@ -3872,14 +3872,14 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #     t9 = t8 * multiplier
 #     t10 = (t9 * t4) + ((t9 * t3) * ((1 - t4) * t4))
 #     t11 = t10 * group_norm_weight
-#     t12 = sum(t11 * t0, over g5)
-#     t13 = sum(t11, over g5)
-#     t14 = (t11 * t1) + (((((t12 * t1) * t1) * (t1 * -0.5)) / g5) * (t0 * 2))
-#     add_60 = t14 + ((-(t13 * t1)) / g5)
-#     sum_65 = sum(add_60, over s33)
-#     sum_68 = sum(t10 * t2, over s33)
-#     sum_70 = sum(t10, over s33)
-#     sum_73 = sum(t8 * t5, over s33)
+#     t12 = sum(t11 * t0, over n2)
+#     t13 = sum(t11, over n2)
+#     t14 = (t11 * t1) + (((((t12 * t1) * t1) * (t1 * -0.5)) / n2) * (t0 * 2))
+#     add_60 = t14 + ((-(t13 * t1)) / n2)
+#     sum_65 = sum(add_60, over n0)
+#     sum_68 = sum(t10 * t2, over n0)
+#     sum_70 = sum(t10, over n0)
+#     sum_73 = sum(t8 * t5, over n0)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3 = r'''
 namespace {
 using fw::index;
@@ -5236,14 +5236,14 @@ def _any_requires_grad(*tensors):
 
 def _region_0_inference(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias, multiplier):
     device = _device_of(x)
-    s33 = x.shape[0]
-    g5 = linear_weight.shape[0] // 256
+    n0 = x.shape[0]
+    n2 = linear_weight.shape[0] // 256
     permute_6 = linear_weight.permute(1, 0)
     matmul_7 = torch.mm(x, permute_6)
     del permute_6
-    mul_28 = torch.empty((s33, 256 * g5), dtype=torch.float32, device=device)
+    mul_28 = torch.empty((n0, 256 * n2), dtype=torch.float32, device=device)
     _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul([matmul_7, linear_bias, group_norm_weight,
-        group_norm_bias, multiplier, mul_28], [s33, 256, g5], [g5, 1e-05])
+        group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
     del matmul_7
     return (mul_28,)
 
@@ -5252,16 +5252,16 @@ class _Region0(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, linear_weight, linear_bias, group_norm_weight, group_norm_bias, multiplier):
         device = _device_of(x)
-        s33 = x.shape[0]
-        g5 = linear_weight.shape[0] // 256
+        n0 = x.shape[0]
+        n2 = linear_weight.shape[0] // 256
         permute_6 = linear_weight.permute(1, 0)
         saved0 = torch.mm(x, permute_6)
         del permute_6
-        saved1 = torch.empty((s33, 256, 1), dtype=torch.float32, device=device)
-        saved2 = torch.empty((s33, 256, 1), dtype=torch.float32, device=device)
-        mul_28 = torch.empty((s33, 256 * g5), dtype=torch.float32, device=device)
+        saved1 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
+        saved2 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
+        mul_28 = torch.empty((n0, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2([saved0, linear_bias, saved1, saved2,
-            group_norm_weight, group_norm_bias, multiplier, mul_28], [s33, 256, g5], [g5, 1e-05])
+            group_norm_weight, group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
         ctx.save_for_backward(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias, multiplier,
             saved0, saved1, saved2)
         return (mul_28,)
@@ -5273,32 +5273,32 @@ class _Region0(torch.autograd.Function):
             saved_8) = ctx.saved_tensors
         need = ctx.needs_input_grad
         device = dL_dy0.device
-        s33 = x.shape[0]
-        g5 = linear_weight.shape[0] // 256
-        add_60 = torch.empty((s33, 256, g5), dtype=torch.float32, device=device)
-        sum_65 = torch.empty((1, 256 * g5), dtype=torch.float32, device=device)
-        sum_68 = torch.empty((1, 256 * g5), dtype=torch.float32, device=device)
-        sum_70 = torch.empty((1, 256 * g5), dtype=torch.float32, device=device)
-        sum_73 = torch.empty((1, 256 * g5), dtype=torch.float32, device=device)
+        n0 = x.shape[0]
+        n2 = linear_weight.shape[0] // 256
+        add_60 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
+        sum_65 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_68 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_70 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_73 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, add_60, sum_65, sum_68, sum_70, sum_73], [s33,
-            256, g5], [g5, 1e-05])
+            saved_8, group_norm_weight, group_norm_bias, multiplier, add_60, sum_65, sum_68, sum_70, sum_73], [n0,
+            256, n2], [n2, 1e-05])
         if need[0]:
-            reshape_61 = add_60.reshape((s33, 256 * g5))
+            reshape_61 = add_60.reshape((n0, 256 * n2))
             dL_dx = torch.mm(reshape_61, linear_weight)
         if need[1]:
-            reshape_61 = add_60.reshape((s33, 256 * g5))
+            reshape_61 = add_60.reshape((n0, 256 * n2))
             permute_63 = reshape_61.permute(1, 0)
             dL_dlinear_weight = torch.mm(permute_63, x)
             del add_60, reshape_61, permute_63
         if need[2]:
-            dL_dlinear_bias = sum_65.reshape((256 * g5,))
+            dL_dlinear_bias = sum_65.reshape((256 * n2,))
         if need[3]:
-            dL_dgroup_norm_weight = sum_68.reshape((256 * g5,))
+            dL_dgroup_norm_weight = sum_68.reshape((256 * n2,))
         if need[4]:
-            dL_dgroup_norm_bias = sum_70.reshape((256 * g5,))
+            dL_dgroup_norm_bias = sum_70.reshape((256 * n2,))
         if need[5]:
-            dL_dmultiplier = sum_73.reshape((256 * g5,))
+            dL_dmultiplier = sum_73.reshape((256 * n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,

@@ -69,7 +69,7 @@ def _distinct(expressions: list[str]) -> list[str]:
     names: list[str] = []
     for expression in expressions:
         name = identifier(expression.removeprefix("self."))
-        if re.fullmatch(r"(d|g|s|u|size|t|need|ctx|torch|device)\d*", name) or name in ("saved", "need"):
+        if re.fullmatch(r"(d|g|n|s|u|size|t|need|ctx|torch|device)\d*", name) or name in ("saved", "need"):
             name += "_"
         while name in names:
             name += "_"
@@ -210,7 +210,7 @@ def _methods(
 
 def _checks(capture: Capture, parameters: ast.arguments) -> list[str]:
     """What must be as it was in the capture: attributes, and parameters that were not given."""
-    lines = [f"_expect({path}, {literal(value)}, {path!r})" for path, value in capture.expectations.items()]
+    lines = [f"_expect({path}, {literal(value)}, {path!r})" for path, value in sorted(capture.expectations.items())]
     positional = [*parameters.posonlyargs, *parameters.args][1 + capture.given :]
     defaults = parameters.defaults[len(parameters.defaults) - len(positional) :] if positional else []
     for argument, default in [*zip(positional, defaults, strict=True), *_keyword_defaults(parameters)]:

@@ -290,9 +290,17 @@ class RegionWriter:
         values = self.inference["forward"]["values"]
         own = [values[v]["attributes"]["name"] for v in self.inference["forward"]["inputs"]]
         self._words = dict(zip(own, input_names, strict=True))
+        # Symbols of sizes have other names in every version of PyTorch.
+        plans = [self.inference["forward"], *((self.training or {}).get(key) for key in ("forward", "backward"))]
+        symbols = dict.fromkeys(symbol[0] for plan in plans if plan for symbol in plan["symbols"])
+        self._symbols = {symbol: f"n{number}" for number, symbol in enumerate(symbols)}
+
+    def _named_sizes(self, text: str) -> str:
+        return re.sub(r"\b[a-z]+\d+\b", lambda match: self._symbols.get(match[0], match[0]), text)
 
     def readable(self, text: str) -> str:
         """The text with the user's names of the inputs."""
+        text = self._named_sizes(text)
         pattern = "|".join(sorted(map(re.escape, self._words), key=len, reverse=True))
         text = re.sub(rf"\bdL_d({pattern})\b", lambda m: f"dL_d{self._words[m[1]]}", text)
         return re.sub(rf"\b({pattern})\b", lambda m: self._words[m[1]], text)
@@ -309,7 +317,7 @@ class RegionWriter:
         if self.training is None:
             lines += ["", "", f"def _{self.name}({arguments}):"]
             lines += [f"    _no_gradient({', '.join(self.tensors)})", f"    return _{self.name}_inference({arguments})"]
-            return "\n".join(map(wrapped, lines)) + "\n"
+            return self._named_sizes("\n".join(map(wrapped, lines))) + "\n"
         class_name = "_" + "".join(part.title() for part in self.name.split("_"))
         lines += ["", "", f"class {class_name}(torch.autograd.Function):", "    @staticmethod"]
         lines += [f"    def forward(ctx, {arguments}):"]
@@ -324,7 +332,7 @@ class RegionWriter:
             f"        return {class_name}.apply({arguments})",
             f"    return _{self.name}_inference({arguments})",
         ]
-        return "\n".join(map(wrapped, lines)) + "\n"
+        return self._named_sizes("\n".join(map(wrapped, lines))) + "\n"
 
     def _returned(self, described: dict) -> list[dict]:
         outputs = described["forward"]["outputs"][: described["user_outputs"] or None]
