@@ -3,13 +3,14 @@
 # make test    lint, C++ tests, Python tests, NVRTC over their kernels
 # make build   all that changed           make lint / format    layout of the code
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
+# make examples  what `fusewright emit` writes for the showcase, anew
 # On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench
 
 # Once .venv is made from an interpreter, that one stays until another is named.
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env package build run test lint format bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench
+.PHONY: setup env package build run test lint format examples bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench
 
 setup: package
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
@@ -35,6 +36,11 @@ lint: env
 
 format: env
 	@scripts/lint.sh fix
+
+# What `emit` writes for the showcase, kept to be read; a test compares.
+examples: package
+	@for model in examples/showcase/*.py; do \
+	  $(BIN)/python -m fusewright emit $$model --scale full --no-measure -o examples/emitted/$$(basename $$model) || exit 1; done
 
 bench: package
 	@$(BIN)/python bench/cpu_chains.py $(ARGS)

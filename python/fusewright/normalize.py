@@ -64,7 +64,7 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     for value, target in zip(values, mutated.values(), strict=True):
         placeholder, source = by_name[target]
         if not _is_buffer(source):
-            raise Decline(reasons.MUTATION, f"the graph writes into {_source_name(source)}, which is no buffer")
+            raise Decline(reasons.MUTATION, f"the graph writes into {source_name(source)}, which is no buffer")
         updates[placeholder] = value
     _reveal_statistics(graph, updates, {node for node, source in by_name.values() if _is_buffer(source)})
     # An updated buffer among the outputs (`self.steps += 1` makes it one) is the buffer itself.
@@ -165,7 +165,8 @@ def _drop_broadcasts(graph: fx.Graph) -> None:
                 user.replace_all_uses_with(alias)
 
 
-def _source_name(placeholder: fx.Node) -> str:
+def source_name(placeholder: fx.Node) -> str:
+    """Where Dynamo found the input: `L['self']._buffers['steps']`."""
     argument = placeholder.meta.get("grapharg")
     source = getattr(argument, "source", None)
     name = getattr(source, "name", None)
@@ -174,7 +175,7 @@ def _source_name(placeholder: fx.Node) -> str:
 
 
 def _is_buffer(placeholder: fx.Node) -> bool:
-    return "._buffers[" in _source_name(placeholder) or "_buffers_" in str(placeholder.target)
+    return "._buffers[" in source_name(placeholder) or "_buffers_" in str(placeholder.target)
 
 
 def _check_aliases(updates: dict, results: list) -> None:

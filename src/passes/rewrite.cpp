@@ -282,6 +282,7 @@ void warn_if_unknown(const std::string& name) {
 std::string meaning_of_rule(const std::string& name) {
   for (const Rule& rule : rules)
     if (name == rule.name) return rule.meaning;
+  if (name == "channels_last") return "convolutions run in channels last, where the library is faster";
   return {};
 }
 

@@ -16,7 +16,7 @@ from .explanation import eager_bytes, explanation
 from .graph import GraphWriter
 from .measuring import measured
 from .page import extension_section, helpers
-from .regions import Kernels, RegionWriter, identifier, size_code, wrapped
+from .regions import Kernels, RegionWriter, identifier, literal, size_code, wrapped
 from .source import UserSource
 
 NEW_NAME = "ModelNew"
@@ -69,7 +69,7 @@ def _distinct(expressions: list[str]) -> list[str]:
     names: list[str] = []
     for expression in expressions:
         name = identifier(expression.removeprefix("self."))
-        if re.fullmatch(r"(d|g|s|u|size|t|need|ctx|torch|device)\d*", name) or name in ("saved", "need"):
+        if re.fullmatch(r"(d|g|n|s|u|size|t|need|ctx|torch|device)\d*", name) or name in ("saved", "need"):
             name += "_"
         while name in names:
             name += "_"
@@ -98,12 +98,11 @@ def emit(
     regions = _Regions(kernels, training, torch.backends.cudnn.allow_tf32)
     captures: dict[bool, Capture] = {}
     bodies: dict[bool, list[str]] = {}
+    model, inputs = file.build(scale, seed), file.inputs(scale)
+    if training:
+        inputs = [x.requires_grad_() if is_float_tensor(x) else x for x in inputs]
     for mode in (True, False) if training else (False,):
-        model = file.build(scale, seed).train(mode)
-        inputs = file.inputs(scale)
-        if training:
-            inputs = [x.requires_grad_() if is_float_tensor(x) else x for x in inputs]
-        captures[mode] = capture_model(file, model, inputs, training)
+        captures[mode] = capture_model(file, model.train(mode), inputs, training)
         bodies[mode] = _body(captures[mode], regions, file, len(captures) == 1)
     state = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
     parameters = _signature(source, class_name, model, len(inputs))
@@ -114,7 +113,7 @@ def emit(
     extension = extension_section(kernels, list(arch), identifier(file.name))
     emitted = _summary(captures, regions, backend)
     emitted.training, emitted.sizes = training, describe(inputs)
-    eager = eager_bytes(file.build(scale, seed).train(training), inputs, training)
+    eager = eager_bytes(model.train(training), inputs, training)
     sections = [
         *_imports(imports, backend),
         "",
@@ -188,7 +187,7 @@ def _methods(
 ) -> str:
     signature = ast.unparse(parameters)
     names = [a.arg for a in (*parameters.posonlyargs, *parameters.args)][1:]
-    checks = {mode: _checks(captures[mode], names) for mode in bodies}
+    checks = {mode: _checks(captures[mode], parameters) for mode in bodies}
     common = [f"_expect_state(self, {state!r})"]
     without_mode = {mode: [c for c in checks[mode] if ".training" not in c] for mode in checks}
     modes = list(bodies)
@@ -209,9 +208,18 @@ def _methods(
     return text
 
 
-def _checks(capture: Capture, names: list[str]) -> list[str]:
-    del names
-    return [f"_expect({path}, {value!r}, {path!r})" for path, value in capture.expectations.items()]
+def _checks(capture: Capture, parameters: ast.arguments) -> list[str]:
+    """What must be as it was in the capture: attributes, and parameters that were not given."""
+    lines = [f"_expect({path}, {literal(value)}, {path!r})" for path, value in sorted(capture.expectations.items())]
+    positional = [*parameters.posonlyargs, *parameters.args][1 + capture.given :]
+    defaults = parameters.defaults[len(parameters.defaults) - len(positional) :] if positional else []
+    for argument, default in [*zip(positional, defaults, strict=True), *_keyword_defaults(parameters)]:
+        lines.append(f"_expect({argument.arg}, {ast.unparse(default)}, {argument.arg!r})")
+    return lines
+
+
+def _keyword_defaults(parameters: ast.arguments) -> list[tuple[ast.arg, ast.expr]]:
+    return [(a, d) for a, d in zip(parameters.kwonlyargs, parameters.kw_defaults, strict=True) if d is not None]
 
 
 def _method(name: str, signature: str, lines: list[str]) -> str:

@@ -14,7 +14,9 @@ from ..backend import Captured, Session
 from ..capture import capture
 from ..errors import InputError
 from ..models import ModelFile
+from ..normalize import source_name
 
+_ARGUMENT = re.compile(r"(?:L\['args'\]|args)\[(\d+)\]")
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -27,6 +29,7 @@ class Capture:
     results: str  # an expression over `results`
     expectations: dict[str, object] = field(default_factory=dict)  # attributes that became part of the graph
     size_guards: list = field(default_factory=list)  # relations between sizes that hold for it
+    given: int = 0  # inputs of the call
 
 
 class _EmitSession(Session):
@@ -38,6 +41,7 @@ class _EmitSession(Session):
         self.run, self.guards = True, []
         self.arguments: tuple = ()
         self.outputs: tuple = ()
+        self.sources: list[str] = []  # where Dynamo found each argument
         self.reasons: list[str] = []
         # Numbers of the model are part of the graph, and are checked when it runs.
         self.settings = {"specialize_float": True, "allow_unspec_int_on_nn_module": False}
@@ -48,6 +52,7 @@ class _EmitSession(Session):
         if reason is not None and reason.graph_break:
             self.reasons.append(_describe_break(reason))
 
+        self.sources = [source_name(node) for node in gm.graph.nodes if node.op == "placeholder"]
         values = next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
 
         def stand_in(*args):
@@ -95,14 +100,23 @@ def capture_model(file: ModelFile, model: nn.Module, inputs: list, training: boo
         raise InputError(f"{file.path}: nothing in the model can be fused: {why}")
     places = _places(model, inputs, names)
     arguments = []
-    for value in session.arguments:
+    for value, source in zip(session.arguments, session.sources, strict=True):
         if isinstance(value, torch.Tensor) and id(value) not in places:
             raise InputError(f"{file.path}: a tensor of the graph is neither the model's nor an input: {_show(value)}")
-        arguments.append(places[id(value)] if isinstance(value, torch.Tensor) else None)
+        number = _ARGUMENT.fullmatch(source)
+        if isinstance(value, torch.Tensor):
+            arguments.append(places[id(value)])
+        else:
+            arguments.append(names[int(number[1])] if number else None)
     leaves = {id(value): f"results[{i}]" for i, value in enumerate(session.outputs) if isinstance(value, torch.Tensor)}
     results = _structure(output, {**places, **leaves}, file)
     return Capture(
-        captured, arguments, results, _expectations(session.guards, model, names), _size_guards(captured.module)
+        captured,
+        arguments,
+        results,
+        _expectations(session.guards, model, names),
+        _size_guards(captured.module),
+        len(inputs),
     )
 
 
@@ -204,7 +218,7 @@ def _expectations(guards: list, model: nn.Module, names: list[str]) -> dict[str,
                 r"\._(?:modules|parameters|buffers)\['(\w+)'\]", _attribute, text.removeprefix("target.__self__")
             )
             found.setdefault(f"self{path}", value)
-        elif match := re.fullmatch(r"args\[(\d+)\]", text):
+        elif match := _ARGUMENT.fullmatch(text):
             found.setdefault(names[int(match[1])], value)
     return found
 

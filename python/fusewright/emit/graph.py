@@ -11,7 +11,7 @@ from torch import fx
 
 from ..errors import InputError
 from ..importer import source_of
-from .regions import identifier
+from .regions import identifier, literal
 
 _MOST_CONSTANTS = 4096  # elements of a tensor that is written into the file
 
@@ -45,6 +45,8 @@ class GraphWriter:
         for node, text in zip(placeholders, arguments, strict=True):
             if text is not None:
                 self.names[node] = text
+                if isinstance(node.meta.get("val"), torch.SymInt):
+                    sizes.setdefault(node.meta["val"].node.expr, text)
                 for dim, size in enumerate(getattr(node.meta.get("val"), "shape", ())):
                     if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
                         sizes.setdefault(size.node.expr, f"{text}.shape[{dim}]")
@@ -145,12 +147,10 @@ class GraphWriter:
         if isinstance(value, torch.device):
             self._uses_device = True
             return "device"
-        if isinstance(value, float):
-            return repr(value) if value - value == 0 else f'float("{value}")'
         if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
             return str(value)
-        if isinstance(value, (int, bool, str, type(None))):
-            return repr(value)
+        if isinstance(value, (float, int, bool, str, type(None))):
+            return literal(value)
         raise InputError(f"{self.what}: a {type(value).__name__} cannot be written down")
 
     def _new_name(self, node: fx.Node) -> str:

@@ -6,7 +6,7 @@ import re
 import textwrap
 
 from .extension import kernel_prelude, plain_words, rules_header, shared_header, torch_header
-from .regions import Kernels
+from .regions import Kernel, Kernels, wrapped
 
 _WIDTH = 116
 
@@ -15,7 +15,7 @@ HELPERS = {
 def _device_of(x):
     if x.device.type != "{device}":
         raise RuntimeError(f"{model} has kernels for {device} tensors, but was given one on {{x.device}}")
-    if {autocast}():
+    if {autocast}:
         raise RuntimeError("{model} was written without autocast: cast the model and its inputs instead")
     return x.device
 ''',
@@ -36,7 +36,7 @@ def _expect_size(holds, what):
 ''',
     "_expect": '''
 def _expect(actual, expected, what):
-    if actual != expected:
+    if actual is not expected and (isinstance(actual, torch.Tensor) or actual != expected):
         raise RuntimeError(f"this file was written for {what} = {expected!r}, not {actual!r}: emit the model again")
 ''',
     "_expect_state": '''
@@ -98,7 +98,10 @@ def helpers(text: str, model: str, cuda: bool) -> str:
 
 
 def _formatted(found: dict[str, str], model: str, cuda: bool) -> str:
-    device, autocast = ("cuda", "torch.is_autocast_enabled") if cuda else ("cpu", "torch.is_autocast_cpu_enabled")
+    device, autocast = "cuda", "torch.is_autocast_enabled()"
+    if not cuda:  # asked in another way before 2.4
+        newer = 'torch.is_autocast_enabled("cpu") if hasattr(torch, "get_autocast_dtype")'
+        device, autocast = "cpu", f"({newer} else torch.is_autocast_cpu_enabled())"
     parts = []
     for name in HELPERS:
         if name in found:
@@ -113,10 +116,13 @@ def _raw(name: str, text: str) -> str:
     return f"{name} = r'''\n{text.strip()}\n'''\n"
 
 
-def constant_name(kernel: str, number: int = 0) -> str:
-    return f"_{kernel.upper()}" + (
-        "" if number == 0 else f"_{('WALKING', 'TILED')[min(number, 2) - 1]}{number if number > 2 else ''}"
-    )
+def _constants(kernel: Kernel) -> list[str]:
+    """The names under which a kernel's texts stand in the file."""
+    endings = [""] * len(kernel.described["texts"])
+    for variant in kernel.described["variants"]:
+        walking = "ITEMS 0\n" in variant["defines"]
+        endings[variant["text"]] = "_TILED" if variant["tiled"] else "_WALKING" if walking else ""
+    return [f"_{kernel.name.upper()}{ending}" for ending in endings]
 
 
 def kernels_section(kernels: Kernels) -> str:
@@ -137,8 +143,8 @@ def kernels_section(kernels: Kernels) -> str:
             lines.append(f"#     {wrapped[0]}")
             lines += [f"#         {line}" for line in wrapped[1:]]
         text = "\n".join(lines) + "\n"
-        for number, source in enumerate(kernel.described["texts"]):
-            text += _raw(constant_name(kernel.name, number), plain_words(_tidy(source)))
+        for name, source in zip(_constants(kernel), kernel.described["texts"], strict=True):
+            text += _raw(name, plain_words(_tidy(source)))
         parts.append(text)
     return "\n".join(parts)
 
@@ -182,16 +188,16 @@ def _build_section(kernels: Kernels, tiled: bool, arch: list[str], name: str) ->
     rows = []
     for kernel in kernels.found.values():
         described = kernel.described
-        loops = textwrap.indent(described["loops"].rstrip("\n"), "")
+        loops = described["loops"].rstrip("\n")
         rows.append(f"    (\"{kernel.name}\", r'''\n{loops}\n''', [")
         if kernels.cuda:
             for variant in described["variants"]:
-                constant = constant_name(kernel.name, variant["text"])
+                constant = _constants(kernel)[variant["text"]]
                 defines = ", ".join(f"{n}={v}" for n, v in re.findall(r"#define FW_(\w+) (\d+)", variant["defines"]))
                 entries = [entry.removeprefix(kernel.name) for entry in variant["entries"]]
-                rows.append(f'        ("{variant["fields"]}", {constant}, {entries}, dict({defines})),')
+                rows.append(wrapped(f'        ("{variant["fields"]}", {constant}, {entries}, dict({defines})),'))
         else:
-            rows.append(f"        {constant_name(kernel.name)},")
+            rows.append(f"        {_constants(kernel)[0]},")
         rows.append("    ]),")
     table = "_TABLE = [\n" + "\n".join(rows) + "\n]\n"
     template = _CUDA_BUILD if kernels.cuda else _CPU_BUILD

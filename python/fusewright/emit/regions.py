@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import keyword
-import math
 import re
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ _DTYPES = {
     "b8": "torch.bool", "i8": "torch.int8", "u8": "torch.uint8", "i16": "torch.int16", "i32": "torch.int32",
     "i64": "torch.int64",
 }  # fmt: skip
+_OPERAND = re.compile(r'\{"([^"]*)", DType')  # in a table of loops: an operand's name
 
 
 @dataclass
@@ -28,6 +28,17 @@ class Kernel:
     phase: str
     key: tuple = ()
 
+    def share(self, names: list[str]) -> None:
+        """Another call hands it these operands: messages name what has the same name in all."""
+        own = iter(_OPERAND.findall(self.described["loops"]))
+        places = iter(range(len(names)))
+
+        def common(match: re.Match) -> str:
+            place = next(places)
+            return match[0] if next(own) == names[place] else f'{{"operand {place}", DType'
+
+        self.described["loops"] = _OPERAND.sub(common, self.described["loops"])
+
 
 @dataclass
 class Kernels:
@@ -38,7 +49,8 @@ class Kernels:
 
     def add(self, described: dict, phase: str, readable) -> str:
         """The name under which the kernel stands in the file."""
-        key = (described["texts"], described["loops"], [v["defines"] for v in described["variants"]])
+        names = _OPERAND.findall(described["loops"])
+        key = (described["texts"], _OPERAND.sub("", described["loops"]), [v["defines"] for v in described["variants"]])
         base = described["name"]
         for number in range(len(self.found) + 1):
             name = base if number == 0 else f"{base}_{number + 1}"
@@ -48,6 +60,7 @@ class Kernels:
                 self.found[name] = Kernel(name, _renamed(described, name, readable), formulas, phase, key)
                 return name
             if known.key == key:
+                known.share(list(map(readable, names)))
                 return name
         raise AssertionError("unreachable")
 
@@ -80,8 +93,14 @@ def size_code(text: str) -> str:
     return ast.unparse(_Sizes().visit(ast.parse(text, mode="eval")))
 
 
-def _number_code(value: float) -> str:
-    return repr(value) if math.isfinite(value) else f'float("{value}")'
+def literal(value: object) -> str:
+    """A number, a text or a tuple of them as Python writes it down."""
+    if isinstance(value, tuple):
+        items = [literal(item) for item in value]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if isinstance(value, float) and value - value != 0:
+        return f'float("{value}")'
+    return repr(value)
 
 
 def _tuple(items: list[str]) -> str:
@@ -205,7 +224,7 @@ class PlanWriter:
         numbers = []
         for source, value in kernel["numbers"]:
             if source == "constant":
-                numbers.append(_number_code(value))
+                numbers.append(literal(value))
             else:
                 numbers.append(self.size(value) if source == "size" else self.names[self.scalars[value]])
         name = self.kernels.add(kernel, self.phase, self.readable)
@@ -271,9 +290,17 @@ class RegionWriter:
         values = self.inference["forward"]["values"]
         own = [values[v]["attributes"]["name"] for v in self.inference["forward"]["inputs"]]
         self._words = dict(zip(own, input_names, strict=True))
+        # Symbols of sizes have other names in every version of PyTorch.
+        plans = [self.inference["forward"], *((self.training or {}).get(key) for key in ("forward", "backward"))]
+        symbols = dict.fromkeys(symbol[0] for plan in plans if plan for symbol in plan["symbols"])
+        self._symbols = {symbol: f"n{number}" for number, symbol in enumerate(symbols)}
+
+    def _named_sizes(self, text: str) -> str:
+        return re.sub(r"\b[a-z]+\d+\b", lambda match: self._symbols.get(match[0], match[0]), text)
 
     def readable(self, text: str) -> str:
         """The text with the user's names of the inputs."""
+        text = self._named_sizes(text)
         pattern = "|".join(sorted(map(re.escape, self._words), key=len, reverse=True))
         text = re.sub(rf"\bdL_d({pattern})\b", lambda m: f"dL_d{self._words[m[1]]}", text)
         return re.sub(rf"\b({pattern})\b", lambda m: self._words[m[1]], text)
@@ -290,7 +317,7 @@ class RegionWriter:
         if self.training is None:
             lines += ["", "", f"def _{self.name}({arguments}):"]
             lines += [f"    _no_gradient({', '.join(self.tensors)})", f"    return _{self.name}_inference({arguments})"]
-            return "\n".join(map(wrapped, lines)) + "\n"
+            return self._named_sizes("\n".join(map(wrapped, lines))) + "\n"
         class_name = "_" + "".join(part.title() for part in self.name.split("_"))
         lines += ["", "", f"class {class_name}(torch.autograd.Function):", "    @staticmethod"]
         lines += [f"    def forward(ctx, {arguments}):"]
@@ -305,7 +332,7 @@ class RegionWriter:
             f"        return {class_name}.apply({arguments})",
             f"    return _{self.name}_inference({arguments})",
         ]
-        return "\n".join(map(wrapped, lines)) + "\n"
+        return self._named_sizes("\n".join(map(wrapped, lines))) + "\n"
 
     def _returned(self, described: dict) -> list[dict]:
         outputs = described["forward"]["outputs"][: described["user_outputs"] or None]

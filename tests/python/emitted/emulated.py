@@ -1,7 +1,7 @@
-"""Runs the CUDA half of an emitted file on the CPU: its own host code, tables and kernel texts, with the emulator below.
+"""Runs the CUDA half of an emitted file on the CPU: its own host code, tables and kernel texts, over the emulator.
 
-emulated.py MODEL.py MODEL_NEW.py CASES.json HEADERS.json: as compare.py; the headers are the library's, whole, since the
-file's own are cut down to what a GPU needs.
+emulated.py MODEL.py MODEL_NEW.py CASES.json HEADERS.json: as compare.py. The headers are the library's, whole: the file
+has what a GPU needs of them.
 """
 
 import json

@@ -74,7 +74,7 @@ inline void* emulated_function(const void* kernel) {
   const EmulatedKernel& known = emulated_kernels().at(kernel);
   void* function = nullptr;
   if (FW_DRIVER(cuModuleGetFunction, void**, void*, const char*)(&function, emulated_module(*known.source),
-                                                                known.entry.c_str()) != 0)
+                                                                 known.entry.c_str()) != 0)
     throw std::runtime_error("no kernel " + known.entry);
   return function;
 }
