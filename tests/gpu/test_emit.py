@@ -46,7 +46,7 @@ def test_against_float64(name, device):
             if training and batch == 1 and "batchnorm" in name:
                 continue
             twin = [copy.deepcopy(m).train(training) for m in (made, model, model)]
-            gradient = torch.randn_like(copy.deepcopy(model)(x).detach())
+            gradient = torch.randn_like(copy.deepcopy(twin[1])(x).detach())
             assert_right(judge_step(twin[0], twin[1], twin[2].double(), [x], gradient), TF32_ERROR)
 
 
@@ -83,7 +83,7 @@ def test_wrong_device_and_type(device):
     _, model, made = twins("linear_groupnorm_swish_mul_swish", device)
     features = model.linear.in_features
     with pytest.raises(RuntimeError, match="was given one on cpu"):
-        made.cpu()(torch.randn(4, features))
+        made.cpu()(torch.randn(4, features, device="cpu"))
     made = made.to(device)
     with pytest.raises(RuntimeError, match="must be of type Float"):
         made.double()(torch.randn(4, features, device=device, dtype=torch.float64))

@@ -2,14 +2,19 @@
 
     python tests/python/test_docs.py      writes the table of docs/language.md anew
 
-A fence `output` after a fence `python` is what that one prints. A fence `cpp kernel` is part of a kernel's text, lines
-with `...` left out, from an Explanation that the page has called `explanation`. A table below a comment `from
-bench/results/NAME` is made of rows of that file.
+A fence `output` after a fence `python` is what that one prints. A fence `python NAME.py` is a file, and one `console`
+holds commands (`$ fusewright ...`) that run beside it, each followed by lines of what it prints, in order, where `...`
+stands for anything. A fence `cpp kernel` is part of a kernel's text, lines with `...` left out, from an Explanation
+that the page has called `explanation`. A table below a comment `from bench/results/NAME` is made of rows of that file.
 """
 
 import contextlib
 import io
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +25,7 @@ pytestmark = pytest.mark.real_core
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-FENCE = re.compile(r"^```(\w[\w ]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(\w[\w. ]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
 NAMED_TEST = re.compile(r"`([\w/]+\.(?:py|cpp))::([\w.]+)`")
 RECORDED = re.compile(r"^<!-- from (bench/results/[\w.]+) -->\n((?:\|.*\n)+)", re.MULTILINE)
@@ -38,8 +43,28 @@ def test_table_of_operations():
     assert TABLE.search(text).group() == table_of_operations(), f"run: python {Path(__file__).relative_to(ROOT)}"
 
 
+def run_commands(text: str, directory: Path) -> None:
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, *expected = part.rstrip().splitlines()
+        program, *arguments = shlex.split(command, comments=True)
+        assert program == "fusewright", command
+        done = subprocess.run(
+            [sys.executable, "-m", "fusewright", *arguments],
+            cwd=directory,
+            env=os.environ | {"COLUMNS": "200"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        printed = done.stdout
+        for line in filter(str.strip, expected):
+            found = re.search(r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*") for word in line.split()), printed)
+            assert found, f"{command} does not print {line!r} but {printed}"
+            printed = printed[found.end() :]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples(page):
+def test_examples(page, tmp_path):
     namespace, printed = {"__name__": "example"}, ""
     whole = page.read_text()
     for fence in FENCE.finditer(whole):
@@ -49,6 +74,10 @@ def test_examples(page):
             with contextlib.redirect_stdout(io.StringIO()) as stdout:
                 exec(compile(above + text, str(page), "exec"), namespace)
             printed = stdout.getvalue()
+        elif kind.startswith("python "):
+            (tmp_path / kind.removeprefix("python ")).write_text(text)
+        elif kind == "console":
+            run_commands(text, tmp_path)
         elif kind == "output":
             assert printed.strip() == text.strip()
         elif kind == "cpp kernel":
