@@ -104,6 +104,25 @@ def _parser() -> argparse.ArgumentParser:
     certify.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the certificate, as JSON")
     _add_place(certify)
 
+    bench = command(
+        "bench",
+        _bench,
+        "time a model beside eager and torch.compile, with memory, first calls and the hardware's floor",
+        "bench model.py",
+        "bench model.py -o results.csv --seconds 10",
+        "bench model.py --modes forward --candidates eager fusewright --device cuda --json",
+    )
+    _add_model(bench)
+    bench.add_argument("--seconds", type=_positive_number, default=3.0, help="time spent on each mode; 3")
+    bench.add_argument(
+        "--modes", nargs="+", choices=("forward", "step"), help="forward without gradients, training step"
+    )
+    names = ("eager", "torch.compile", "max-autotune", "fusewright")
+    bench.add_argument("--candidates", nargs="+", choices=names, help="what is timed; all four")
+    bench.add_argument("--no-first-calls", action="store_true", help="no processes that compile from empty caches")
+    bench.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the numbers: FILE.json or FILE.csv")
+    _add_place(bench)
+
     command(
         "doctor",
         _doctor,
@@ -146,6 +165,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def _positive_number(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
     return number
 
 
@@ -209,10 +235,7 @@ def _certify(options: argparse.Namespace) -> int:
         source = other if other.get_inputs and options.inputs == "get_inputs" else file
     model = file.build(scale, options.seed, device)
 
-    def draw(seed: int) -> list:
-        torch.manual_seed(seed)
-        return source.inputs(scale, device)
-
+    draw = source.draw(scale, device)
     inputs = draw(options.seed)
     plain = model if reference is None else reference
     source.output(plain.eval(), inputs)
@@ -232,6 +255,45 @@ def _certify(options: argparse.Namespace) -> int:
             written.write(certificate.to_json())
     print(certificate.to_json() if options.json else certificate, end="" if options.json else "\n")
     return RIGHT if certificate.ok else WRONG
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from . import models
+    from .benchmark import MODES, bench, print_tables
+    from .candidates import MAKERS
+    from .console import output_file, progress
+    from .errors import InputError
+
+    if options.output and options.output.suffix not in (".json", ".csv"):
+        raise InputError(f"cannot write {options.output}: numbers are written as .json or .csv")
+    device, scale = _place(options)
+    file = models.load(options.model, options.class_name, options.inputs)
+    model = file.build(scale, options.seed, device)
+    draw = file.draw(scale, device)
+    file.output(model, draw(options.seed))
+    with output_file(options.output) as written:
+        with progress() as step:
+            result = bench(
+                model,
+                draw=draw,
+                modes=options.modes or tuple(MODES),
+                candidates=options.candidates or tuple(MAKERS),
+                seconds=options.seconds,
+                seed=options.seed,
+                file=file,
+                scale=scale,
+                first_call_of=[] if options.no_first_calls else None,
+                progress=lambda text: step(f"{file.name}: {text}"),
+            )
+        if written:
+            written.write(result.to_csv() if options.output.suffix == ".csv" else result.to_json())
+    if options.json:
+        print(result.to_json(), end="")
+    else:
+        print_tables(result, Console())
+    return RIGHT if result.ok else WRONG
 
 
 def _place(options: argparse.Namespace):

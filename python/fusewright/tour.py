@@ -1,18 +1,13 @@
 """`fusewright run`: takes model files through everything and shows what happened.
 
-Each model file (models.py) is optimised, checked against float64 with every gradient, explained, timed beside eager
-and torch.compile, and trained beside an eager twin. The exit status is not zero if anything is wrong.
+Each model file (models.py) is explained, timed beside eager and torch.compile, checked against float64 with every
+gradient (benchmark.py), and trained beside an eager twin. The exit status is not zero if anything is wrong.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,29 +16,29 @@ import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import fusewright
+from fusewright.benchmark import Benchmark, bench
+from fusewright.candidates import OURS
 from fusewright.console import progress
 from fusewright.errors import InputError
-from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
-from fusewright.models import CPU, ModelFile, choose_device, default_models, load, scale_for_this_machine
-from fusewright.oracle import Verdict, judge_step
+from fusewright.explain import Explanation
+from fusewright.measure import show_bytes, show_seconds, tensors_in, training_step
+from fusewright.models import (
+    CPU,
+    ModelFile,
+    choose_device,
+    default_models,
+    is_float_tensor,
+    load,
+    scale_for_this_machine,
+)
+from fusewright.oracle import Verdict
+from fusewright.traffic import Traffic, traffic_of
 
 TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside
-
-# Operators that stay with the library: counted apart, before and after.
-LIBRARY_OPERATORS = (
-    "convolution",
-    "convolution_backward",
-    "mm",
-    "addmm",
-    "bmm",
-    "baddbmm",
-    "linear",
-    "matmul",
-)
+BASELINES = ("eager", "torch.compile")
 
 
 # ---- one model ---------------------------------------------------------------------------------------------
@@ -52,31 +47,37 @@ LIBRARY_OPERATORS = (
 @dataclass
 class Report:
     name: str
-    verdicts: list[Verdict] = field(default_factory=list)
-    eager_operators: int = 0
-    eager_library: int = 0
-    eager_bytes: int = 0  # outside the library's operators
-    kernels: int = 0
-    library: int = 0
-    kernel_bytes: int = 0
-    forward: dict[str, Timing] = field(default_factory=dict)
-    step: dict[str, Timing] = field(default_factory=dict)
+    eager: Traffic | None = None
+    benchmark: Benchmark | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)
-    first_call: dict[str, float] = field(default_factory=dict)  # "cold" and "warm" seconds
-    explanation: str = ""
-    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
+    @property
+    def explanation(self) -> Explanation | None:
+        return self.benchmark.explanations.get("step") if self.benchmark else None
 
-STAGES = (
-    "optimise and check",
-    "explain",
-    "torch.compile",
-    "time forward",
-    "time step",
-    "train",
-    "first call",
-)
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return self.benchmark.row(OURS).verdicts["step"]
+
+    def to_dict(self) -> dict:
+        """Plain values only."""
+        explanation = self.explanation
+        return {
+            "name": self.name,
+            "eager": asdict(self.eager) if self.eager else None,
+            "kernels": len(explanation.kernels) if explanation else None,
+            "library": len(explanation.library) if explanation else None,
+            "kernel_bytes": kernel_bytes(explanation) if explanation else None,
+            "benchmark": self.benchmark.to_dict() if self.benchmark else None,
+            "losses": self.losses,
+            "explanation": str(explanation),
+            "problems": self.problems,
+        }
+
+
+def kernel_bytes(explanation: Explanation) -> int:
+    return sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
 
 
 def tour(
@@ -89,121 +90,39 @@ def tour(
     device: torch.device = CPU,
 ) -> Report:
     report = Report(file.name)
+    step("run in eager")
     model = file.build(scale, seed, device)
     inputs = file.inputs(scale, device)
-    output = file.output(copy.deepcopy(model), inputs)
+    file.output(copy.deepcopy(model), inputs)
+    report.eager = _traffic_of_a_step(copy.deepcopy(model), inputs)
 
-    def fresh() -> list[torch.Tensor]:
-        drawn = file.inputs(scale, device)
-        return [t.requires_grad_(t.is_floating_point()) for t in drawn] + [torch.randn_like(output)]
-
-    step("optimise and check")
-    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
     before = fusewright.stats()
-    fused = fusewright.optimize(copy.deepcopy(model))
-    report.verdicts = judge_step(fused, eager, exact, inputs, torch.randn_like(output))
-    report.problems += [verdict.problem for verdict in report.verdicts if not verdict.ok]
+    report.benchmark = bench(
+        model,
+        draw=file.draw(scale, device),
+        candidates=(*(BASELINES if with_compile else BASELINES[:1]), OURS),
+        seconds=seconds,
+        seed=seed,
+        file=file,
+        scale=scale,
+        first_call_of=[OURS],
+        progress=step,
+    )
+    report.problems += report.benchmark.problems
     if fusewright.stats()["fallback_calls"] > before["fallback_calls"]:
         report.problems.append("part of the model fell back to PyTorch")
-
-    step("explain")
-    _explain(report, fused, copy.deepcopy(model), inputs, output)
-
-    candidates = {"eager": eager, "fusewright": fused}
-    step("torch.compile")
-    if with_compile:
-        compiled = _torch_compile(report, copy.deepcopy(model), fresh())
-        if compiled is not None:
-            candidates["torch.compile"] = compiled
-
-    step("time forward")
-    with torch.no_grad():
-        forwards = {name: _without_gradient_argument(m) for name, m in candidates.items()}
-        report.forward = interleaved(forwards, fresh, seconds=seconds)
-    step("time step")
-    steps = {name: training_step(m) for name, m in candidates.items()}
-    report.step = interleaved(steps, fresh, seconds=seconds)
-    # Once more, on inputs that nobody has seen: what was timed is what is right.
-    eager = file.build(scale, seed, device)
-    eager.load_state_dict(fused.state_dict())
-    exact = copy.deepcopy(eager).double()
-    *inputs, gradient = fresh()
-    after = judge_step(fused, eager, exact, inputs, gradient)
-    report.problems += [f"after timing, {verdict.problem}" for verdict in after if not verdict.ok]
-
+    if report.explanation:
+        report.problems += [f"not fused: {fallback}" for fallback in report.explanation.fallbacks]
     step("train")
     _train(report, file, scale, seed, device)
-
-    step("first call")
-    _first_call(report, file.path, scale, device)
     return report
 
 
-def _without_gradient_argument(model: nn.Module) -> Callable[..., object]:
-    return lambda *arguments: model(*arguments[:-1])
-
-
-def _torch_compile(report: Report, model: nn.Module, arguments: list[torch.Tensor]) -> nn.Module | None:
-    try:
-        compiled = torch.compile(model)
-        training_step(compiled)(*arguments)
-        with torch.no_grad():
-            compiled(*arguments[:-1])
-    except Exception as error:  # whatever keeps it from working here, a missing compiler for one
-        reason = next(iter(str(error).strip().splitlines()), "")
-        report.notes.append(f"torch.compile n/a: {type(error).__name__}: {reason}"[:200])
-        return None
-    return compiled
-
-
-def _explain(
-    report: Report, fused: nn.Module, eager: nn.Module, inputs: list[torch.Tensor], output: torch.Tensor
-) -> None:
-    explanation = fusewright.explain(fused, *inputs)
-    report.explanation = str(explanation)
-    report.kernels = len(explanation.kernels)
-    report.library = len(explanation.library)
-    report.kernel_bytes = sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
-    report.problems += [f"not fused: {fallback}" for fallback in explanation.fallbacks]
-
-    with _CountOperators() as count:
-        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
-        training_step(eager)(*leaves, torch.ones_like(output))
-    report.eager_operators, report.eager_library, report.eager_bytes = (
-        count.operators,
-        count.library,
-        count.bytes,
-    )
-
-
-class _CountOperators(TorchDispatchMode):
-    """Counts what eager runs: operators that touch memory, and the bytes they read and write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = self.library = self.bytes = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
-        result = function(*arguments, **(keywords or {}))
-        name = function._schema.name.split("::")[1]
-        returns = function._schema.returns
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-        if is_view or name in ("detach", "empty", "empty_like", "empty_strided"):
-            return result
-        if name in LIBRARY_OPERATORS:
-            self.library += 1
-        else:
-            self.operators += 1
-            self.bytes += _tensor_bytes([*arguments, result])
-        return result
-
-
-def _tensor_bytes(values: object) -> int:
-    if isinstance(values, torch.Tensor):
-        return values.numel() * values.element_size()
-    if isinstance(values, (list, tuple)):
-        return sum(_tensor_bytes(value) for value in values)
-    return 0
+def _traffic_of_a_step(model: nn.Module, inputs: list) -> Traffic:
+    leaves = [x.detach().requires_grad_() if is_float_tensor(x) else x for x in inputs]
+    outputs = [x for x in tensors_in(copy.deepcopy(model)(*leaves)) if x.requires_grad]
+    gradients = [torch.ones_like(x) for x in outputs]
+    return traffic_of(lambda: training_step(model)(*leaves, gradients))
 
 
 def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch.device) -> None:
@@ -232,35 +151,6 @@ def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch
             break
 
 
-# ---- the first call, in a process of its own ---------------------------------------------------------------
-
-
-def _first_call(report: Report, path: Path, scale: str, device: torch.device) -> None:
-    with tempfile.TemporaryDirectory(prefix="fusewright-first-call-") as cache:
-        environment = {**os.environ, "FUSEWRIGHT_CACHE_DIR": cache}
-        for name in ("cold", "warm"):
-            command = [sys.executable, "-m", "fusewright.tour", str(path), scale, device.type]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-            if done.returncode != 0:
-                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                report.problems.append(f"first call, {name}: {last}")
-                return
-            report.first_call[name] = json.loads(done.stdout.splitlines()[-1])["seconds"]
-
-
-def first_call_seconds(path: Path, scale: str, device: torch.device = CPU) -> dict[str, float]:
-    """Seconds from an unoptimised model to its first gradients, torch and fusewright being imported."""
-    file = load(path)
-    model = file.build(scale, 0, device)
-    inputs = file.inputs(scale, device)
-    copy.deepcopy(model)(*inputs).sum().backward()  # eager's own first call is not ours to count
-    synchronize(inputs)
-    start = time.perf_counter()
-    fusewright.optimize(model)(*inputs).sum().backward()
-    synchronize(inputs)
-    return {"seconds": time.perf_counter() - start, **fusewright.stats()}
-
-
 # ---- what the user sees ------------------------------------------------------------------------------------
 
 
@@ -274,24 +164,26 @@ def results_table(reports: list[Report], scale: str, device: torch.device = CPU)
     def row(label: str, cell: Callable[[Report], str], **options) -> None:
         table.add_row(label, *[_safe(cell, report) for report in reports], **options)
 
-    row("operators, eager", lambda r: f"{r.eager_operators} + {r.eager_library} library")
-    row("kernels, fused", lambda r: f"{r.kernels} + {r.library} library")
-    row("bytes outside the library, eager", lambda r: show_bytes(r.eager_bytes))
-    row("bytes outside the library, fused", lambda r: show_bytes(r.kernel_bytes), end_section=True)
+    row("operators, eager", lambda r: f"{r.eager.operators} + {r.eager.library} library")
+    row("kernels, fused", lambda r: f"{len(r.explanation.kernels)} + {len(r.explanation.library)} library")
+    row("bytes outside the library, eager", lambda r: show_bytes(r.eager.bytes))
+    row("bytes outside the library, fused", lambda r: show_bytes(kernel_bytes(r.explanation)), end_section=True)
     row("output error (eager's)", lambda r: f"{r.verdicts[0].error:.1e} ({r.verdicts[0].eager_error:.1e})")
     row(
         "gradients and buffers right",
         lambda r: f"{sum(v.ok for v in r.verdicts[1:])} of {len(r.verdicts) - 1}",
     )
     row("worst error / eager's", _worst, end_section=True)
-    for title, field_name in (("forward", "forward"), ("training step", "step")):
-        row(f"{title}, eager", lambda r, f=field_name: show_seconds(getattr(r, f)["eager"].median))
-        row(f"{title}, torch.compile", lambda r, f=field_name: _time(getattr(r, f), "torch.compile"))
+    for title, mode in (("forward", "forward"), ("training step", "step")):
+        row(f"{title}, eager", lambda r, m=mode: show_seconds(r.benchmark.timing("eager", m).median))
+        row(f"{title}, torch.compile", lambda r, m=mode: _time(r.benchmark, "torch.compile", m))
         ours = f"{title}, fusewright"
-        row(ours, lambda r, f=field_name: _time(getattr(r, f), "fusewright"), end_section=True)
+        row(ours, lambda r, m=mode: _time(r.benchmark, OURS, m), end_section=True)
+    row("peak memory, eager", lambda r: show_bytes(r.benchmark.row("eager").memory.peak))
+    row("peak memory, fusewright", lambda r: show_bytes(r.benchmark.row(OURS).memory.peak), end_section=True)
     row(
         "first call, cold / warm",
-        lambda r: " / ".join(show_seconds(r.first_call[k]) for k in ("cold", "warm")),
+        lambda r: " / ".join(show_seconds(r.benchmark.row(OURS).first_call[k]) for k in ("cold", "warm")),
     )
     row("loss, eager", lambda r: _losses(r, "eager"))
     row("loss, fusewright", lambda r: _losses(r, "fusewright"))
@@ -302,7 +194,7 @@ def results_table(reports: list[Report], scale: str, device: torch.device = CPU)
 def _safe(cell: Callable[[Report], str], report: Report) -> str:
     try:
         return cell(report)
-    except (KeyError, IndexError):  # the tour of this model ended before it was known
+    except (AttributeError, KeyError, IndexError):  # the tour of this model ended before it was known
         return "-"
 
 
@@ -313,10 +205,9 @@ def _worst(report: Report) -> str:
     return f"{worst.ratio:.2f}x ({worst.name})"
 
 
-def _time(timings: dict[str, Timing], name: str) -> str:
-    if name not in timings and "eager" in timings:
-        return "n/a"
-    return f"{show_seconds(timings[name].median)} ({speedup(timings['eager'], timings[name]):.2f}x)"
+def _time(benchmark: Benchmark, name: str, mode: str) -> str:
+    timing = benchmark.timing(name, mode)
+    return f"{show_seconds(timing.median)} ({benchmark.faster(name, mode):.2f}x)" if timing else "n/a"
 
 
 def _losses(report: Report, name: str) -> str:
@@ -343,7 +234,7 @@ def main(
     scale = scale_for_this_machine(place) if scale == "auto" else scale
 
     reports = []
-    with progress(len(files) * len(STAGES)) as step:
+    with progress() as step:
         for file in files:
             try:
                 stage = lambda name, file=file: step(f"{file.name}: {name}")
@@ -356,7 +247,7 @@ def main(
 
     wrong = sum(bool(report.problems) for report in reports)
     if as_json:
-        print(json.dumps({"scale": scale, "device": str(place), "models": [asdict(r) for r in reports]}, indent=2))
+        print(json.dumps({"scale": scale, "device": str(place), "models": [r.to_dict() for r in reports]}, indent=2))
     else:
         _print_reports(reports, scale, place, explain)
     return 1 if wrong else 0
@@ -367,16 +258,13 @@ def _print_reports(reports: list[Report], scale: str, device: torch.device, expl
     for report in reports:
         if report.explanation and explain:
             console.rule(report.name)
-            console.print(report.explanation, markup=False, highlight=False)
+            console.print(str(report.explanation), markup=False, highlight=False)
     console.print(results_table(reports, scale, device))
     for report in reports:
-        for note in report.notes:
-            console.print(f"{report.name}: {note}", markup=False)
+        for row in report.benchmark.rows if report.benchmark else []:
+            if row.reason:
+                console.print(f"{report.name}: {row.name} n/a: {row.reason}", markup=False)
         for problem in report.problems:
             console.print(f"{report.name}: WRONG: {problem}", style="red", markup=False)
     wrong = sum(bool(report.problems) for report in reports)
     console.print(f"{len(reports) - wrong} of {len(reports)} models right", style="red" if wrong else "green")
-
-
-if __name__ == "__main__":
-    print(json.dumps(first_call_seconds(Path(sys.argv[1]), sys.argv[2], torch.device(sys.argv[3]))))

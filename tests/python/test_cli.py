@@ -73,7 +73,7 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("command", ["explain", "certify"])
+@pytest.mark.parametrize("command", ["explain", "certify", "bench"])
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_file_that_does_not_fit(capsys, tmp_path, command, kind):
     """One message, the user's own lines, none of ours."""
@@ -97,6 +97,8 @@ def test_a_file_that_does_not_fit(capsys, tmp_path, command, kind):
         (["explain", "no.such.module:Model"], "No module named 'no'"),
         (["certify", "FILE", "-o", "/nonexistent/certificate.json"], "cannot write /nonexistent/certificate.json"),
         (["certify", "FILE", "--seeds", "0"], "less than 1"),
+        (["bench", "FILE", "--seconds", "0"], "not more than 0"),
+        (["bench", "FILE", "--modes", "sideways"], "invalid choice"),
         (["run", "/nonexistent/model.py"], "no such file"),
         (["explain"], "required"),
         (["cache", "polish"], "invalid choice"),
@@ -109,7 +111,7 @@ def test_bad_usage(capsys, model, arguments, expected):
     assert status == 2 and not out and expected in err, err
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "certify", "doctor", "cache"])
+@pytest.mark.parametrize("command", ["run", "explain", "certify", "bench", "doctor", "cache"])
 def test_help_shows_examples(capsys, command):
     status, out, _ = fusewright(capsys, command, "--help")
     assert status == 0 and f"examples:\n  fusewright {command}" in out and "--json" in out
@@ -149,13 +151,9 @@ def test_run(capsys, model):
         capsys, "run", model, "--seconds", "0.01", "--no-compile", "--device", "cpu", "--json"
     )
     (report,) = json.loads(out)["models"]
-    assert (
-        status == 0
-        and not report["problems"]
-        and report["kernels"] == 2
-        and report["first_call"].keys() == {"cold", "warm"}
-    )
-    assert err.splitlines()[0] == "model: optimise and check"
+    assert status == 0 and not report["problems"] and report["kernels"] == 2
+    assert report["benchmark"]["candidates"]["fusewright"]["first_call_s"].keys() == {"cold", "warm"}
+    assert err.splitlines()[0] == "model: run in eager"
 
 
 # ---- cache -------------------------------------------------------------------------------------------------
