@@ -4,6 +4,7 @@ model = fusewright.optimize(model)        # in place; train and evaluate it as b
 print(fusewright.explain(model, x))       # what was fused, what was not, and why
 print(fusewright.certify(model, x))       # whether it is right, against float64
 print(fusewright.bench(model, x))         # how fast it is, beside eager and torch.compile
+fusewright.report(model, x, path="report.html")  # all of it on one page
 """
 
 import atexit as _atexit
@@ -17,6 +18,7 @@ from .certify import Certificate, certify
 from .errors import FusewrightError, InputError, UnsupportedError
 from .explain import Explanation, explain
 from .optimize import is_optimized, optimize, restore
+from .report import report
 from .stats import reset_stats, stats
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "explain",
     "is_optimized",
     "optimize",
+    "report",
     "reset_stats",
     "restore",
     "stats",

@@ -42,7 +42,7 @@ from .measure import (
 from .memory import Memory, memory_of
 from .models import ModelFile, is_float_tensor
 from .oracle import Verdict, judge_twin
-from .profiling import step_seconds
+from .profiling import step_timings
 from .subject import device_words, first_line, flags, name_of, plain_copy, resampled, versions
 
 MODES = {"forward": "forward, no gradients", "step": "training step: forward and backward"}
@@ -79,6 +79,7 @@ class Benchmark:
     seconds: float  # spent on each mode
     rows: list[Row] = field(default_factory=list)
     floors: dict[str, Floor] = field(default_factory=dict)
+    steps: dict[str, list[Timing | None]] = field(default_factory=dict)  # of each of the explanation's, by mode
     rewrites: dict[str, list[Saving]] = field(default_factory=dict)  # by mode
     explanations: dict[str, Explanation] = field(default_factory=dict, repr=False)
     problems: list[str] = field(default_factory=list)  # wrong results of ours
@@ -165,7 +166,10 @@ class Benchmark:
             lines.append(f"floor, {mode}: {show_seconds(floor.seconds)} = {copied}{library}, the fastest of all rounds")
         for mode, savings in self.rewrites.items():
             changed = [f"{s.rule} {(s.operations - s.without) / s.without:+.2%}" for s in savings if s.without]
-            lines.append(f"arithmetic, {mode}: " + (f"changed by {', '.join(changed)}" if changed else "as in eager"))
+            lines.append(
+                f"arithmetic, {mode}: "
+                + (f"changed by {', '.join(changed)}" if changed else "no rewrite changed its amount")
+            )
         others = [row for row in self.rows if row.name != OURS]
         lines += [f"{row.name}, by the same rule: {problem}" for row in others for problem in row.problems]
         return [*lines, *self.notes]
@@ -199,11 +203,25 @@ class Benchmark:
                 }
                 for mode, floor in self.floors.items()
             },
+            "steps": {mode: self._steps_to_dict(mode) for mode in self.steps},
             "rewrites": {mode: [asdict(saving) for saving in savings] for mode, savings in self.rewrites.items()},
             "problems": self.problems,
             "doubts": self.doubts,
             "notes": self.notes,
         }
+
+    def _steps_to_dict(self, mode: str) -> list[dict]:
+        return [
+            {
+                "name": step.name,
+                "kind": "library" if isinstance(step, LibraryCall) else "kernel",
+                "phase": step.phase,
+                "median_s": timing.median if timing else None,
+                "bytes": step.bytes_read + step.bytes_written,
+                "operations": step.operations,
+            }
+            for step, timing in zip(self.explanations[mode].steps, self.steps[mode], strict=True)
+        ]
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
@@ -396,7 +414,8 @@ class _Bench:
             if explanation and explanation.steps:
                 copied = min(found[COPY].samples) if count else 0.0
                 try:
-                    library = self._library_seconds(explanation, work[OURS])
+                    steps = self._time_steps(explanation, work[OURS])
+                    result.steps[mode], library = steps, _in_library(explanation, steps)
                     result.floors[mode] = Floor(count, copied, library)
                 except RuntimeError as error:  # a profiler that does not work here must not cost the numbers
                     result.notes.append(f"floor, {mode}: n/a: {first_line(error)}")
@@ -414,12 +433,9 @@ class _Bench:
                     "computed, or a machine that is busy with something else: do not trust this row"
                 )
 
-    def _library_seconds(self, explanation: Explanation, call: Callable[..., object]) -> float:
-        if not explanation.library:
-            return 0.0
+    def _time_steps(self, explanation: Explanation, call: Callable[..., object]) -> list[Timing | None]:
         arguments = self.fresh()
-        found = zip(explanation.steps, step_seconds(explanation, lambda: call(*arguments), min), strict=True)
-        return sum(seconds or 0.0 for step, seconds in found if isinstance(step, LibraryCall))
+        return step_timings(explanation, lambda: call(*arguments))
 
     def check(self, result: Benchmark, mode: str) -> None:
         """What was timed must be right, on inputs that nobody has seen."""
@@ -478,6 +494,12 @@ def print_tables(result: Benchmark, console: Console) -> None:
     for line in (*(f"{ERROR}{doubt}" for doubt in result.doubts), *(f"WRONG: {p}" for p in result.problems)):
         console.print(line, style="red", markup=False, highlight=False)
     console.print(result.verdict, style="green" if result.ok else "red")
+
+
+def _in_library(explanation: Explanation, steps: list[Timing | None]) -> float:
+    """The fastest of each call."""
+    found = zip(explanation.steps, steps, strict=True)
+    return sum(min(timing.samples) for step, timing in found if timing and isinstance(step, LibraryCall))
 
 
 def _timing_to_dict(timing: Timing) -> dict:

@@ -59,15 +59,17 @@ def _parser() -> argparse.ArgumentParser:
     run = command(
         "run",
         _run,
-        "take models through everything: check, explain, time, train",
+        "take models through everything: explain, time, check, certify, train",
         "run",
+        "run -o report.html",
         "run model.py other.py --seconds 1 --no-compile",
         "run model.py --device cuda --json > results.json",
     )
     files = "files with Model, get_inputs and get_init_inputs; without any, the showcase"
     run.add_argument("models", nargs="*", type=Path, help=files)
     _add_place(run)
-    run.add_argument("--seconds", type=float, default=2.0, help="time spent on each timing")
+    run.add_argument("--seconds", type=_positive_number, default=2.0, help="time spent on each timing; 2")
+    run.add_argument("-o", "--output", type=Path, metavar="FILE", help="write one page about all of them, as HTML")
     run.add_argument("--no-explain", action="store_true", help="do not print every model's kernels")
     run.add_argument("--no-compile", action="store_true", help="do not time torch.compile")
 
@@ -122,6 +124,19 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--no-first-calls", action="store_true", help="no processes that compile from empty caches")
     bench.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the numbers: FILE.json or FILE.csv")
     _add_place(bench)
+
+    report = command(
+        "report",
+        _report,
+        "write one page about a model: graph before and after, kernels, roofline, benchmark, certificate, source",
+        "report model.py -o report.html",
+        "report model.py -o report.html --device cuda --seconds 5",
+    )
+    _add_model(report)
+    report.add_argument("-o", "--output", type=Path, metavar="FILE", required=True, help="the page, as HTML")
+    report.add_argument("--seconds", type=_positive_number, default=2.0, help="time spent on each timing; 2")
+    report.add_argument("--no-compile", action="store_true", help="do not time torch.compile")
+    _add_place(report)
 
     command(
         "doctor",
@@ -190,6 +205,7 @@ def _run(options: argparse.Namespace) -> int:
         with_compile=not options.no_compile,
         explain=not options.no_explain,
         as_json=options.json,
+        output=options.output,
     )
 
 
@@ -294,6 +310,38 @@ def _bench(options: argparse.Namespace) -> int:
     else:
         print_tables(result, Console())
     return RIGHT if result.ok else WRONG
+
+
+def _report(options: argparse.Namespace) -> int:
+    from . import models
+    from .console import progress
+    from .report import report
+    from .study import CANDIDATES
+
+    device, scale = _place(options)
+    file = models.load(options.model, options.class_name, options.inputs)
+    model = file.build(scale, options.seed, device)
+    draw = file.draw(scale, device)
+    file.output(model, draw(options.seed))
+    with progress() as step:
+        found = report(
+            model,
+            path=options.output,
+            draw=draw,
+            candidates=[name for name in CANDIDATES if name != "torch.compile" or not options.no_compile],
+            seconds=options.seconds,
+            seed=options.seed,
+            file=file,
+            scale=scale,
+            progress=lambda text: step(f"{file.name}: {text}"),
+        )
+    if options.json:
+        print(json.dumps({"report": str(options.output), **found.to_dict()}, indent=2))
+    else:
+        print(f"{found.name}: {'right' if found.ok else 'WRONG'}; the report is in {options.output}")
+        for problem in found.problems:
+            print(f"WRONG: {problem}")
+    return RIGHT if found.ok else WRONG
 
 
 def _place(options: argparse.Namespace):

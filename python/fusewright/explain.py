@@ -14,6 +14,7 @@ from . import reasons
 from .backend import Fallback, Session, Stop
 from .capture import capture
 from .optimize import function_name, is_optimized, restore
+from .outline import Outline
 
 
 @dataclass
@@ -97,6 +98,7 @@ class Explanation:
     graphs: int = 0  # graphs that Dynamo captured: more than one after a graph break
     tensors: dict[str, Tensors] = field(default_factory=dict)  # by name of the region
     savings: list[Saving] = field(default_factory=list)
+    outlines: list[Outline] = field(default_factory=list)  # the captured graphs, operator by operator
 
     @property
     def steps(self) -> list[Kernel | LibraryCall]:
@@ -206,6 +208,7 @@ def _explanation(name: str, session: Session) -> Explanation:
     result = Explanation(name, fallbacks=list(session.failures), graphs=len(session.captured))
     for captured in session.captured:
         result.fallbacks += captured.fallbacks
+        result.outlines += [captured.outline] if captured.outline else []
         for region, wanted in zip(captured.regions, captured.wanted, strict=True):
             report = region.compiled.report(wanted)
             result.regions.append(str(region.imported.graph))
@@ -224,6 +227,11 @@ def _explanation(name: str, session: Session) -> Explanation:
 def _row(kind: type, row: dict, region: str) -> Kernel | LibraryCall:
     known = kind.__dataclass_fields__
     return kind(**{key: value for key, value in row.items() if key in known}, region=region)
+
+
+def kernel_bytes(explanation: Explanation) -> int:
+    """What all kernels move."""
+    return sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
 
 
 def _count(number: int, noun: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import statistics
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from .explain import Explanation, Kernel, LibraryCall
+from .measure import Timing
 
 REPEATS = 7
 LIBRARY_OPERATORS = {
@@ -47,15 +47,10 @@ def _silent_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def step_seconds(
-    explanation: Explanation,
-    call: Callable[[], object],
-    choose: Callable[[list[float]], float] = statistics.median,
-    repeats: int = REPEATS,
-) -> list[float | None]:
-    """Seconds of each of `explanation.steps` in a call: the median, or another choice, of several runs.
+def step_timings(explanation: Explanation, call: Callable[[], object], repeats: int = REPEATS) -> list[Timing | None]:
+    """The time of each of `explanation.steps` in a call, over several. None: it did not run.
 
-    None: it did not run. On a GPU the time is the device's, in the order in which kernels of a name ran.
+    On a GPU the time is the device's, in the order in which kernels of a name ran.
     """
     call()
     with profiled() as found:
@@ -73,7 +68,7 @@ def step_seconds(
                 samples.setdefault(id(step), []).append(_seconds(child))
     if on_device:
         samples |= _of_kernels_on_device(explanation, on_device)
-    return [choose(samples[id(step)]) if id(step) in samples else None for step in explanation.steps]
+    return [Timing(tuple(samples[id(step)])) if id(step) in samples else None for step in explanation.steps]
 
 
 def _plans_that_look_alike(explanation: Explanation) -> list[list[list[Kernel | LibraryCall]]]:

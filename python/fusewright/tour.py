@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -18,27 +18,19 @@ from rich.table import Table
 from torch import nn
 
 import fusewright
-from fusewright.benchmark import Benchmark, bench
+from fusewright.benchmark import Benchmark
 from fusewright.candidates import OURS
-from fusewright.console import progress
+from fusewright.console import output_file, progress
 from fusewright.errors import InputError
-from fusewright.explain import Explanation
-from fusewright.measure import show_bytes, show_seconds, tensors_in, training_step
-from fusewright.models import (
-    CPU,
-    ModelFile,
-    choose_device,
-    default_models,
-    is_float_tensor,
-    load,
-    scale_for_this_machine,
-)
+from fusewright.explain import kernel_bytes
+from fusewright.html.page import page
+from fusewright.measure import show_bytes, show_seconds
+from fusewright.models import CPU, ModelFile, choose_device, default_models, load, scale_for_this_machine
 from fusewright.oracle import Verdict
-from fusewright.traffic import Traffic, traffic_of
+from fusewright.study import CANDIDATES, Study, study
 
 TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside
-BASELINES = ("eager", "torch.compile")
 
 
 # ---- one model ---------------------------------------------------------------------------------------------
@@ -47,37 +39,23 @@ BASELINES = ("eager", "torch.compile")
 @dataclass
 class Report:
     name: str
-    eager: Traffic | None = None
-    benchmark: Benchmark | None = None
+    study: Study | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def explanation(self) -> Explanation | None:
-        return self.benchmark.explanations.get("step") if self.benchmark else None
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        return self.benchmark.row(OURS).verdicts["step"]
-
     def to_dict(self) -> dict:
         """Plain values only."""
-        explanation = self.explanation
+        explanation = self.study.explanation if self.study else None
         return {
             "name": self.name,
-            "eager": asdict(self.eager) if self.eager else None,
             "kernels": len(explanation.kernels) if explanation else None,
             "library": len(explanation.library) if explanation else None,
             "kernel_bytes": kernel_bytes(explanation) if explanation else None,
-            "benchmark": self.benchmark.to_dict() if self.benchmark else None,
-            "losses": self.losses,
             "explanation": str(explanation),
+            **(self.study.to_dict() if self.study else {}),
+            "losses": self.losses,
             "problems": self.problems,
         }
-
-
-def kernel_bytes(explanation: Explanation) -> int:
-    return sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
 
 
 def tour(
@@ -92,37 +70,26 @@ def tour(
     report = Report(file.name)
     step("run in eager")
     model = file.build(scale, seed, device)
-    inputs = file.inputs(scale, device)
-    file.output(copy.deepcopy(model), inputs)
-    report.eager = _traffic_of_a_step(copy.deepcopy(model), inputs)
-
+    draw = file.draw(scale, device)
+    file.output(copy.deepcopy(model), draw(seed))
     before = fusewright.stats()
-    report.benchmark = bench(
+    report.study = study(
         model,
-        draw=file.draw(scale, device),
-        candidates=(*(BASELINES if with_compile else BASELINES[:1]), OURS),
-        seconds=seconds,
-        seed=seed,
+        draw,
         file=file,
         scale=scale,
-        first_call_of=[OURS],
+        candidates=[name for name in CANDIDATES if name != "torch.compile" or with_compile],
+        seconds=seconds,
+        seed=seed,
         progress=step,
     )
-    report.problems += report.benchmark.problems
+    report.problems += report.study.problems
     if fusewright.stats()["fallback_calls"] > before["fallback_calls"]:
         report.problems.append("part of the model fell back to PyTorch")
-    if report.explanation:
-        report.problems += [f"not fused: {fallback}" for fallback in report.explanation.fallbacks]
+    report.problems += [f"not fused: {fallback}" for fallback in report.study.explanation.fallbacks]
     step("train")
     _train(report, file, scale, seed, device)
     return report
-
-
-def _traffic_of_a_step(model: nn.Module, inputs: list) -> Traffic:
-    leaves = [x.detach().requires_grad_() if is_float_tensor(x) else x for x in inputs]
-    outputs = [x for x in tensors_in(copy.deepcopy(model)(*leaves)) if x.requires_grad]
-    gradients = [torch.ones_like(x) for x in outputs]
-    return traffic_of(lambda: training_step(model)(*leaves, gradients))
 
 
 def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch.device) -> None:
@@ -161,33 +128,34 @@ def results_table(reports: list[Report], scale: str, device: torch.device = CPU)
     for report in reports:
         table.add_column(report.name.replace("_", " "), justify="right", overflow="fold")
 
-    def row(label: str, cell: Callable[[Report], str], **options) -> None:
+    def row(label: str, cell: Callable[[Study], str], **options) -> None:
+        whole_row(label, lambda report: cell(report.study), **options)
+
+    def whole_row(label: str, cell: Callable[[Report], str], **options) -> None:
         table.add_row(label, *[_safe(cell, report) for report in reports], **options)
 
-    row("operators, eager", lambda r: f"{r.eager.operators} + {r.eager.library} library")
-    row("kernels, fused", lambda r: f"{len(r.explanation.kernels)} + {len(r.explanation.library)} library")
-    row("bytes outside the library, eager", lambda r: show_bytes(r.eager.bytes))
-    row("bytes outside the library, fused", lambda r: show_bytes(kernel_bytes(r.explanation)), end_section=True)
-    row("output error (eager's)", lambda r: f"{r.verdicts[0].error:.1e} ({r.verdicts[0].eager_error:.1e})")
-    row(
-        "gradients and buffers right",
-        lambda r: f"{sum(v.ok for v in r.verdicts[1:])} of {len(r.verdicts) - 1}",
-    )
-    row("worst error / eager's", _worst, end_section=True)
+    row("operators, eager", lambda s: f"{s.eager.operators} + {s.eager.library} library")
+    row("kernels, fused", lambda s: f"{len(s.explanation.kernels)} + {len(s.explanation.library)} library")
+    row("bytes outside the library, eager", lambda s: show_bytes(s.eager.bytes))
+    row("bytes outside the library, fused", lambda s: show_bytes(kernel_bytes(s.explanation)), end_section=True)
+    row("output error (eager's)", lambda s: f"{_verdicts(s)[0].error:.1e} ({_verdicts(s)[0].eager_error:.1e})")
+    row("gradients and buffers right", lambda s: f"{sum(v.ok for v in _verdicts(s)[1:])} of {len(_verdicts(s)) - 1}")
+    row("worst error / eager's", _worst)
+    row("certificate", lambda s: f"{sum(c.ok for c in s.certificate.cases)} of {len(s.certificate.cases)} cases")
+    table.add_section()
     for title, mode in (("forward", "forward"), ("training step", "step")):
-        row(f"{title}, eager", lambda r, m=mode: show_seconds(r.benchmark.timing("eager", m).median))
-        row(f"{title}, torch.compile", lambda r, m=mode: _time(r.benchmark, "torch.compile", m))
-        ours = f"{title}, fusewright"
-        row(ours, lambda r, m=mode: _time(r.benchmark, OURS, m), end_section=True)
-    row("peak memory, eager", lambda r: show_bytes(r.benchmark.row("eager").memory.peak))
-    row("peak memory, fusewright", lambda r: show_bytes(r.benchmark.row(OURS).memory.peak), end_section=True)
+        row(f"{title}, eager", lambda s, m=mode: show_seconds(s.benchmark.timing("eager", m).median))
+        row(f"{title}, torch.compile", lambda s, m=mode: _time(s.benchmark, "torch.compile", m))
+        row(f"{title}, fusewright", lambda s, m=mode: _time(s.benchmark, OURS, m), end_section=True)
+    row("peak memory, eager", lambda s: show_bytes(s.benchmark.row("eager").memory.peak))
+    row("peak memory, fusewright", lambda s: show_bytes(s.benchmark.row(OURS).memory.peak), end_section=True)
     row(
         "first call, cold / warm",
-        lambda r: " / ".join(show_seconds(r.benchmark.row(OURS).first_call[k]) for k in ("cold", "warm")),
+        lambda s: " / ".join(show_seconds(s.benchmark.row(OURS).first_call[k]) for k in ("cold", "warm")),
     )
-    row("loss, eager", lambda r: _losses(r, "eager"))
-    row("loss, fusewright", lambda r: _losses(r, "fusewright"))
-    row("verdict", lambda r: "[bold red]wrong[/]" if r.problems else "[bold green]right[/]")
+    for name in ("eager", OURS):
+        whole_row(f"loss, {name}", lambda r, n=name: _losses(r, n))
+    whole_row("verdict", lambda r: "[bold red]wrong[/]" if r.problems else "[bold green]right[/]")
     return table
 
 
@@ -198,9 +166,13 @@ def _safe(cell: Callable[[Report], str], report: Report) -> str:
         return "-"
 
 
-def _worst(report: Report) -> str:
+def _verdicts(study: Study) -> list[Verdict]:
+    return study.benchmark.row(OURS).verdicts[study.mode]
+
+
+def _worst(study: Study) -> str:
     # A gradient that is zero but for rounding has no meaningful relative error.
-    told = [verdict for verdict in report.verdicts if verdict.eager_error < 1.0]
+    told = [verdict for verdict in _verdicts(study) if verdict.eager_error < 1.0]
     worst = max(told, key=lambda verdict: verdict.ratio)
     return f"{worst.ratio:.2f}x ({worst.name})"
 
@@ -225,6 +197,7 @@ def main(
     with_compile: bool = True,
     explain: bool = True,
     as_json: bool = False,
+    output: Path | None = None,
 ) -> int:
     paths = paths or default_models()
     if not paths:
@@ -233,35 +206,43 @@ def main(
     files = [load(path) for path in paths]  # all of them, before the long work on the first
     scale = scale_for_this_machine(place) if scale == "auto" else scale
 
-    reports = []
-    with progress() as step:
-        for file in files:
-            try:
-                stage = lambda name, file=file: step(f"{file.name}: {name}")
-                reports.append(tour(file, scale, seed, seconds, with_compile, stage, place))
-            except InputError:
-                raise
-            except Exception as error:
-                Console(stderr=True).print_exception()
-                reports.append(Report(file.name, problems=[f"{type(error).__name__}: {error}"]))
-
-    wrong = sum(bool(report.problems) for report in reports)
+    with output_file(output) as written:
+        with progress() as step:
+            reports = [_toured(file, scale, seed, seconds, with_compile, step, place) for file in files]
+        studies = [report.study for report in reports if report.study]
+        if written and not studies:
+            raise InputError(f"nothing to write to {output}: no model got through")
+        if written:
+            written.write(page(studies, "Fusewright showcase" if paths == default_models() else "Fusewright"))
     if as_json:
         print(json.dumps({"scale": scale, "device": str(place), "models": [r.to_dict() for r in reports]}, indent=2))
     else:
         _print_reports(reports, scale, place, explain)
-    return 1 if wrong else 0
+        if output:
+            print(f"the report is in {output}")
+    return 1 if any(report.problems for report in reports) else 0
+
+
+def _toured(file: ModelFile, scale, seed, seconds, with_compile, step, device) -> Report:
+    try:
+        stage = lambda name: step(f"{file.name}: {name}")
+        return tour(file, scale, seed, seconds, with_compile, stage, device)
+    except InputError:
+        raise
+    except Exception as error:
+        Console(stderr=True).print_exception()
+        return Report(file.name, problems=[f"{type(error).__name__}: {error}"])
 
 
 def _print_reports(reports: list[Report], scale: str, device: torch.device, explain: bool) -> None:
     console = Console()
     for report in reports:
-        if report.explanation and explain:
+        if report.study and explain:
             console.rule(report.name)
-            console.print(str(report.explanation), markup=False, highlight=False)
+            console.print(str(report.study.explanation), markup=False, highlight=False)
     console.print(results_table(reports, scale, device))
     for report in reports:
-        for row in report.benchmark.rows if report.benchmark else []:
+        for row in report.study.benchmark.rows if report.study else []:
             if row.reason:
                 console.print(f"{report.name}: {row.name} n/a: {row.reason}", markup=False)
         for problem in report.problems:

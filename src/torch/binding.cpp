@@ -197,7 +197,8 @@ py::list report_library(const Plan& plan, const Fusion& fusion, const char* phas
 // Which tensors of the plans come from outside and leave, and which of the backward's are the forward's.
 py::dict report_tensors(const Program& program) {
   py::list inputs, outputs, saved, gradients;
-  for (Value v : program.forward.inputs) inputs.append(v);
+  for (Value v : program.forward.inputs)
+    if (program.forward[v].op == Op::input) inputs.append(v);
   for (size_t i = 0; i < program.user_outputs; ++i)
     outputs.append(in_memory(program.forward, program.forward.outputs[i].value));
   for (size_t i = 0; i < program.saved.size(); ++i) {
@@ -208,7 +209,7 @@ py::dict report_tensors(const Program& program) {
   }
   for (const Output& output : program.backward.outputs) gradients.append(in_memory(program.backward, output.value));
   py::dict result;
-  result["inputs"] = inputs;        // of the forward
+  result["inputs"] = inputs;        // of the forward, without scalars
   result["outputs"] = outputs;      // of the forward, for the user
   result["saved"] = saved;          // (in the backward, in the forward)
   result["gradients"] = gradients;  // results of the backward

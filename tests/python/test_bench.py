@@ -18,7 +18,7 @@ from fusewright.candidates import Candidate
 from fusewright.explain import LibraryCall
 from fusewright.floor import least_bytes
 from fusewright.memory import Memory, memory_of
-from fusewright.profiling import step_seconds
+from fusewright.profiling import step_timings
 
 pytestmark = pytest.mark.real_core
 
@@ -141,18 +141,17 @@ def test_seconds_of_steps():
     def call():
         fused(x).sum().backward()
 
-    found = step_seconds(explanation, call, min)
-    assert all(found), found
+    found = [min(timing.samples) for timing in step_timings(explanation, call)]
     start = time.perf_counter()
     call()
     assert sum(found) < time.perf_counter() - start
-    first, second, *backward = step_seconds(explanation, lambda: fused(x))
+    first, second, *backward = step_timings(explanation, lambda: fused(x))
     assert first and second and backward == [None, None]  # which has kernels of the same names, but did not run
 
     model = nn.Sequential(nn.Linear(65, 33), nn.GELU())
     x = torch.randn(17, 65, requires_grad=True)
     explanation, fused = explained(model, x), fusewright.optimize(model)
-    found = step_seconds(explanation, lambda: fused(x).sum().backward())
+    found = step_timings(explanation, lambda: fused(x).sum().backward())
     assert all(found) and sum(isinstance(step, LibraryCall) for step in explanation.steps) == 3
 
 
@@ -172,7 +171,10 @@ def test_bench():
         assert len(ours.timings[mode].samples) >= 7 and result.of_floor("fusewright", mode) > 0
         assert result.floors[mode].bytes >= 2 * x.numel() * 4
 
+        assert all(0 < timing.median < 1 for timing in result.steps[mode])
+
     whole = json.loads(result.to_json())
+    assert [step["phase"] for step in whole["steps"]["step"]] == ["forward", "backward"]
     assert whole["verdict"] == "right" and whole["candidates"]["fusewright"]["modes"]["step"]["rounds"] >= 7
     lines = list(csv.DictReader(io.StringIO(result.to_csv())))
     assert [(line["mode"], line["candidate"]) for line in lines] == [(m, c) for m in result.modes for c in TWO]
