@@ -236,15 +236,7 @@ class Benchmark:
                     "vs_eager": self.faster(row.name, mode),
                     "of_floor": self.of_floor(row.name, mode),
                     "host_s": row.host.get(mode),
-                    "results": [
-                        {
-                            "name": v.name,
-                            "error": _number(v.error),
-                            "eager_error": _number(v.eager_error),
-                            "problem": v.problem,
-                        }
-                        for v in row.verdicts.get(mode, [])
-                    ],
+                    "results": [verdict.to_dict() for verdict in row.verdicts.get(mode, [])],
                 }
                 for mode, timing in row.timings.items()
             },
@@ -326,6 +318,24 @@ def bench(
     return result
 
 
+class _Failed(Exception):
+    """A candidate raised; the cause is its own exception."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+
+def _blaming(name: str, call: Callable[..., object]) -> Callable[..., object]:
+    def run(*arguments: object) -> object:
+        try:
+            return call(*arguments)
+        except Exception as error:
+            raise _Failed(name) from error
+
+    return run
+
+
 class _Bench:
     def __init__(self, plain: nn.Module, draw: Callable[[int], Sequence], seed: int, progress: Callable[[str], None]):
         self.plain, self.draw, self.seed, self.progress = plain, draw, seed, progress
@@ -366,14 +376,11 @@ class _Bench:
         torch._dynamo.reset()  # nothing is known of sizes that change
         for name in names:
             self.progress(f"prepare {name}")
-            row = Row(name)
-            result.rows.append(row)
+            result.rows.append(Row(name))
             try:
                 self.candidates[name] = prepared(name, copy.deepcopy(self.plain), self._run_once)
             except Exception as error:  # a missing compiler, for one
-                row.reason = f"{type(error).__name__}: {first_line(error)}"[:300]
-                if name == OURS:
-                    result.problems.append(f"{name} raises where eager does not: {row.reason}")
+                self._give_up(result, name, error)
         if OURS in self.candidates:
             self.progress("explain")
             for mode in self.modes:
@@ -410,7 +417,9 @@ class _Bench:
             count = least_bytes(explanation) if explanation else 0
             if count:
                 work[COPY] = copy_of(count, self.device)
-            found = interleaved(work, self.fresh, seconds=result.seconds)
+            found = self._time_those_that_run(result, work)
+            if OURS not in found:
+                explanation = None
             if explanation and explanation.steps:
                 copied = min(found[COPY].samples) if count else 0.0
                 try:
@@ -432,6 +441,22 @@ class _Bench:
                     f"{mode}, {row.name}: {share:.0%} of what the hardware can do. A result that is cached or not "
                     "computed, or a machine that is busy with something else: do not trust this row"
                 )
+
+    def _time_those_that_run(self, result: Benchmark, work: dict[str, Callable]) -> dict[str, Timing]:
+        """Takes those that raise out of the work, and begins again."""
+        while True:
+            try:
+                calls = {name: _blaming(name, call) for name, call in work.items()}
+                return interleaved(calls, self.fresh, seconds=result.seconds)
+            except _Failed as failed:
+                self._give_up(result, failed.name, failed.__cause__)
+                del work[failed.name]
+
+    def _give_up(self, result: Benchmark, name: str, error: BaseException) -> None:
+        self.candidates.pop(name, None)
+        result.row(name).reason = f"{type(error).__name__}: {first_line(error)}"[:300]
+        if name == OURS:
+            result.problems.append(f"{name} raises where eager does not: {result.row(name).reason}")
 
     def _time_steps(self, explanation: Explanation, call: Callable[..., object]) -> list[Timing | None]:
         arguments = self.fresh()
@@ -464,7 +489,10 @@ class _Bench:
         for row in result.rows:
             if candidate := self.candidates.get(row.name):
                 *inputs, gradients = self.fresh()
-                row.memory = memory_of(candidate.model, candidate.call, inputs, gradients)
+                try:
+                    row.memory = memory_of(candidate.model, candidate.call, inputs, gradients)
+                except RuntimeError as error:  # no memory for it, or a profiler that does not work here
+                    result.notes.append(f"memory of {row.name}: n/a: {first_line(error)}")
 
     def first_calls(self, result: Benchmark, file: ModelFile, scale: str, names: list[str]) -> None:
         for name in names:
@@ -508,7 +536,3 @@ def _timing_to_dict(timing: Timing) -> dict:
 
 def _or_dash(show: Callable[[float], str], value: float | None) -> str:
     return "-" if value is None else show(value)
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON knows no NaN

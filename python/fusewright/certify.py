@@ -135,15 +135,7 @@ class Certificate:
                     "verdict": "right" if case.ok else "wrong",
                     "fused_calls": case.fused_calls,
                     "fallback_calls": case.fallback_calls,
-                    "results": [
-                        {
-                            "name": v.name,
-                            "error": _number(v.error),
-                            "eager_error": _number(v.eager_error),
-                            "problem": v.problem,
-                        }
-                        for v in case.verdicts
-                    ],
+                    "results": [verdict.to_dict() for verdict in case.verdicts],
                 }
                 for case in self.cases
             ],
@@ -154,15 +146,19 @@ class Certificate:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
 
-    def __str__(self) -> str:
-        lines = [f"{self.subject} against {self.reference}: {self.device}, torch {self.versions['torch']}", ""]
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Header and rows, one for each case."""
         rows = []
         for case in self.cases:
             worst = max(case.verdicts, key=lambda v: (not v.ok, v.ratio))
             right = sum(v.ok for v in case.verdicts)
             error = f"{worst.error:.1e} ({worst.eager_error:.1e})"
-            rows.append((case.question, worst.name, error, f"{right} of {len(case.verdicts)}"))
-        lines += table(("case", "worst against eager", "error (eager's)", "right"), rows)
+            rows.append((str(case.question), worst.name, error, f"{right} of {len(case.verdicts)}"))
+        return ("case", "worst against eager", "error (eager's)", "right"), rows
+
+    def __str__(self) -> str:
+        lines = [f"{self.subject} against {self.reference}: {self.device}, torch {self.versions['torch']}", ""]
+        lines += table(*self.table())
         if self.refused:
             lines += ["", "tried, but the reference refuses"]
             lines += [f"  {case}: {reason}" for case, reason in self.refused]
@@ -486,7 +482,3 @@ def _sha256_of_source(model) -> dict[str, str]:
 
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON knows no NaN

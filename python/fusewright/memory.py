@@ -47,18 +47,18 @@ def memory_of(model: nn.Module, call: Callable[..., object], inputs: list, gradi
 
     forget()
     try:
-        on_gpu = any(tensor.is_cuda for tensor in leaves)
-        return (_on_gpu if on_gpu else _on_cpu)(step)
+        gpu = next((tensor.device for tensor in leaves if tensor.is_cuda), None)
+        return _on_gpu(step, gpu) if gpu else _on_cpu(step)
     finally:
         forget()
 
 
-def _on_gpu(step: Callable) -> Memory:
+def _on_gpu(step: Callable, gpu: torch.device) -> Memory:
     held = []
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    step(lambda output: held.append(torch.cuda.memory_allocated() - before - _bytes(output)))
-    return Memory(held[0], torch.cuda.max_memory_allocated() - before)
+    before = torch.cuda.memory_allocated(gpu)
+    torch.cuda.reset_peak_memory_stats(gpu)
+    step(lambda output: held.append(torch.cuda.memory_allocated(gpu) - before - _bytes(output)))
+    return Memory(held[0], torch.cuda.max_memory_allocated(gpu) - before)
 
 
 def _on_cpu(step: Callable) -> Memory:

@@ -53,6 +53,12 @@ class Verdict:
         """Our error over eager's; 0 when we have none."""
         return self.error / self.eager_error if self.eager_error else (float("inf") if self.error else 0.0)
 
+    def to_dict(self) -> dict:
+        """Plain values only; JSON knows no NaN."""
+        number = lambda value: value if math.isfinite(value) else str(value)
+        error, eager_error = number(self.error), number(self.eager_error)
+        return {"name": self.name, "error": error, "eager_error": eager_error, "problem": self.problem}
+
 
 def errors(result: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
     """Norm of the error relative to the norm of the exact result, and the largest error of one element."""

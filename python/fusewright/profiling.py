@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from .explain import Explanation, Kernel, LibraryCall
 from .measure import Timing
+from .traffic import LIBRARY_OPERATORS
 
 REPEATS = 7
-LIBRARY_OPERATORS = {
-    f"aten::{name}" for name in ("mm", "addmm", "bmm", "matmul", "convolution", "convolution_backward")
-}
+_IN_LIBRARY = {f"aten::{name}" for name in LIBRARY_OPERATORS}
+_ENDINGS = re.compile(r"|_phase\d+|_merge\d+|_sides")  # of entries: src/codegen/cuda_entry.cpp
 
 
 @contextmanager
@@ -86,7 +87,7 @@ def _steps_in(event, plan: list[Kernel | LibraryCall]) -> list:
     """The steps right below a range, if it is a run of the plan."""
     if event.name.endswith("_backward") != (plan[0].phase == "backward") or event.name.startswith("fw_"):
         return []
-    found = [c for c in event.cpu_children if c.name.startswith("fw_") or c.name in LIBRARY_OPERATORS]
+    found = [c for c in event.cpu_children if c.name.startswith("fw_") or c.name in _IN_LIBRARY]
     found.sort(key=lambda child: child.time_range.start)
     names = [child.name if child.name.startswith("fw_") else "" for child in found]
     return found if names == [step.name if isinstance(step, Kernel) else "" for step in plan] else []
@@ -98,18 +99,19 @@ def _seconds(event) -> float:
 
 
 def _of_kernels_on_device(explanation: Explanation, events: list) -> dict[int, list[float]]:
-    """A kernel may be launched in phases, which bear its name with an ending; they count together."""
+    """A kernel may be launched in parts, which bear its name with an ending; they count together."""
     kernels = [step for step in explanation.steps if isinstance(step, Kernel)]
     samples: dict[int, list[float]] = {}
     for name in {kernel.name for kernel in kernels}:
         same = [kernel for kernel in kernels if kernel.name == name]
         runs: list[float] = []
         for event in events:
-            ending = event.name.removeprefix(name)
-            if event.name == name or ending == "_phase0":
-                runs.append(0.0)
-            if runs and (event.name == name or (ending != event.name and ending.startswith("_phase"))):
-                runs[-1] += event.time_range.elapsed_us() * 1e-6
+            ending = event.name[len(name) :]
+            if event.name.startswith(name) and _ENDINGS.fullmatch(ending):
+                if ending in ("", "_phase0"):  # the first part
+                    runs.append(0.0)
+                if runs:
+                    runs[-1] += event.time_range.elapsed_us() * 1e-6
         for number, kernel in enumerate(same):
             if found := runs[number :: len(same)]:
                 samples[id(kernel)] = found

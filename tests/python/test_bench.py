@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fusewright
-from fusewright import benchmark, candidates, measure
+from fusewright import benchmark, candidates, measure, profiling
 from fusewright.candidates import Candidate
-from fusewright.explain import LibraryCall
+from fusewright.explain import Explanation, Kernel, LibraryCall, Tensors
 from fusewright.floor import least_bytes
 from fusewright.memory import Memory, memory_of
 from fusewright.profiling import step_timings
@@ -153,6 +154,40 @@ def test_seconds_of_steps():
     explanation, fused = explained(model, x), fusewright.optimize(model)
     found = step_timings(explanation, lambda: fused(x).sum().backward())
     assert all(found) and sum(isinstance(step, LibraryCall) for step in explanation.steps) == 3
+
+
+def test_kernels_on_a_device():
+    """By their names: parts count together, equal names are told apart by their order, and a longer name is another."""
+    names = ["fw_row_add", "fw_row_add_mul", "fw_row_add"]
+    kernels = [Kernel(name, "forward", [], "row", 0, 0, [], region="r", step=i) for i, name in enumerate(names)]
+    explanation = Explanation("model", kernels=kernels, tensors={"r": Tensors()})
+    launches = [("fw_row_add_phase0", 3), ("fw_row_add_merge0", 1), ("fw_row_add_phase1", 2), ("gemm", 50)]
+    launches += [("fw_row_add_mul", 7), ("fw_row_add_mul_sides", 1), ("fw_row_add", 9)]
+    events = [
+        SimpleNamespace(name=name, time_range=SimpleNamespace(elapsed_us=lambda us=us: us)) for name, us in 2 * launches
+    ]
+    found = profiling._of_kernels_on_device(explanation, events)
+    assert [[round(1e6 * s) for s in found[id(kernel)]] for kernel in kernels] == [[6, 6], [8, 8], [9, 9]]
+
+
+def test_a_candidate_that_fails_while_it_is_timed(monkeypatch):
+    """It is taken out, and the others are timed."""
+    calls = []
+
+    def third_call_raises(model):
+        def call(x):
+            calls.append(x)
+            if len(calls) == 3:
+                raise RuntimeError("overwritten")
+            return model(x)
+
+        return call
+
+    monkeypatch.setitem(candidates.MAKERS, "max-autotune", third_call_raises)
+    three = ("eager", "max-autotune", "fusewright")
+    result = fusewright.bench(torch.tanh, torch.randn(33), candidates=three, seconds=0.01)
+    assert result.ok and result.row("max-autotune").reason == "RuntimeError: overwritten"
+    assert result.timing("fusewright", "step") and result.timing("eager", "forward")
 
 
 def test_bench():

@@ -177,12 +177,14 @@ def file(tmp_path):
     return path
 
 
-def test_command(capsys, file, tmp_path):
+def test_command(capsys, monkeypatch, file, tmp_path):
+    seconds = {"cold": {"seconds": 1.25}, "warm": {"seconds": 0.5}}
+    monkeypatch.setattr(benchmark, "first_calls", lambda *_: seconds)  # test_bench.py has the real ones
     written = tmp_path / "page.html"
     arguments = ("report", str(file), "--seconds", "0.01", "--no-compile", "-o", str(written))
     status, out, err = command(capsys, *arguments)
     assert status == 0 and out == f"model: right; the report is in {written}\n" and "certify train" in err
-    assert "<title>model - Fusewright</title>" in written.read_text()
+    assert "<title>model - Fusewright</title>" in written.read_text() and "1.25 s" in written.read_text()
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_file()) == ["model.py", "page.html"]
 
 

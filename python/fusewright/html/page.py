@@ -244,15 +244,8 @@ def _benchmark(study: Study) -> str:
 
 def _certificate(study: Study) -> str:
     found: Certificate = study.certificate
-    rows, bad = [], set()
-    for case in found.cases:
-        worst = max(case.verdicts, key=lambda v: (not v.ok, v.ratio))
-        right = sum(v.ok for v in case.verdicts)
-        error = f"{worst.error:.1e} ({worst.eager_error:.1e})"
-        rows.append((str(case.question), worst.name, error, f"{right} of {len(case.verdicts)}"))
-        if not case.ok:
-            bad.add(rows[-1])
-    header = ("case", "worst against eager", "error (eager's)", "right")
+    header, rows = found.table()
+    bad = {row for row, case in zip(rows, found.cases, strict=True) if not case.ok}
     table = _table("", header, rows, right_from=2, wrong=bad)
     notes = [*(f"refused by eager itself: {case}: {reason}" for case, reason in found.refused), *found.notes]
     remarks = [f"<li>{escape(line)}</li>" for line in notes]
