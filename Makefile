@@ -1,5 +1,5 @@
 # make setup   environment (.venv) and build; complete on a fresh machine
-# make run     the four showcase models through everything
+# make run     the four showcase models through everything, and build/report.html about them
 # make test    lint, C++ tests, Python tests, NVRTC over their kernels
 # make build   all that changed           make lint / format    layout of the code
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
@@ -26,7 +26,7 @@ build: env
 	@scripts/build.sh
 
 run: package
-	@$(BIN)/python -m fusewright run $(ARGS)
+	@$(BIN)/python -m fusewright run -o build/report.html $(ARGS)
 
 test: build
 	@scripts/test.sh

@@ -1,14 +1,10 @@
-"""What the benchmarks of both backends share: chains, candidates, the check after timing, first calls."""
+"""What the benchmarks of both backends share: chains, candidates, the check after timing, tables."""
 
 from __future__ import annotations
 
 import copy
-import json
-import os
 import platform
-import statistics
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-import fusewright
 from fusewright import models
-from fusewright.measure import Timing, show_seconds, speedup, training_step
-from fusewright.oracle import Verdict, judge_step
+from fusewright.candidates import OURS, Candidate, prepared
+from fusewright.measure import Timing, show_bytes, show_seconds, speedup, training_step
+from fusewright.oracle import Verdict, judge_twin
 
 
 class MulLeakyGelu(nn.Module):
@@ -42,32 +38,37 @@ class GroupNormSwishMulSwish(nn.Module):
         return F.silu(F.silu(self.norm(x)) * self.multiplier)
 
 
-def candidates_of(model: nn.Module, arguments: list[torch.Tensor], with_compile: bool) -> dict[str, nn.Module]:
-    found = {"eager": copy.deepcopy(model), "fusewright": fusewright.optimize(copy.deepcopy(model))}
-    for _ in range(2):  # on a GPU the tuner chooses when all kernels are there, which stats() waits for
-        training_step(found["fusewright"])(*arguments)
+def candidates_of(model: nn.Module, arguments: list[torch.Tensor], with_compile: bool) -> dict[str, Candidate]:
+    torch._dynamo.reset()  # each row starts with nothing known of sizes that change
+
+    def run(candidate: Candidate) -> None:
+        training_step(candidate.model, candidate.call)(*arguments)
         with torch.no_grad():
-            found["fusewright"](*arguments[:-1])
-        fusewright.stats()
-    if with_compile:
+            candidate.call(*arguments[:-1])
+
+    found = {}
+    for name in ("eager", OURS, *(["torch.compile"] if with_compile else [])):
         try:
-            torch._dynamo.reset()  # each row starts with nothing known of sizes that change
-            compiled = torch.compile(copy.deepcopy(model))
-            training_step(compiled)(*arguments)
-            with torch.no_grad():
-                compiled(*arguments[:-1])
-            found["torch.compile"] = compiled
+            found[name] = prepared(name, copy.deepcopy(model), run)
         except Exception as error:  # a missing compiler, for one
-            print(f"  torch.compile n/a: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            if name != "torch.compile":
+                raise
+            print(f"  {name} n/a: {type(error).__name__}: {str(error)[:200]}", flush=True)
     return found
 
 
-def judged(candidates: dict[str, nn.Module], fresh: Callable[[], list[torch.Tensor]]) -> list[Verdict]:
+def forward_of(candidate: Candidate) -> Callable[..., object]:
+    return lambda *arguments: candidate.call(*arguments[:-1])
+
+
+def step_of(candidate: Candidate) -> Callable[..., object]:
+    return training_step(candidate.model, candidate.call)
+
+
+def judged(candidates: dict[str, Candidate], fresh: Callable[[], list[torch.Tensor]]) -> list[Verdict]:
     """What was timed must be right, on inputs nobody has seen."""
-    fused, eager = candidates["fusewright"], candidates["eager"]
-    eager.load_state_dict(fused.state_dict())
-    *inputs, gradient = fresh()
-    return judge_step(fused, eager, copy.deepcopy(eager).double(), inputs, gradient)
+    *inputs, _ = fresh()
+    return judge_twin(candidates[OURS].model, candidates["eager"].model, inputs)
 
 
 def timings(found: dict[str, Timing]) -> dict[str, dict]:
@@ -76,7 +77,7 @@ def timings(found: dict[str, Timing]) -> dict[str, dict]:
             "median_s": timing.median,
             "quartiles_s": timing.quartiles,
             "rounds": len(timing.samples),
-            "fusewright_speedup": speedup(timing, found["fusewright"]),
+            "fusewright_speedup": speedup(timing, found[OURS]),
         }
         for name, timing in found.items()
     }
@@ -101,28 +102,6 @@ def _commit() -> str:
     return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
 
 
-# ---- first calls: processes of their own -------------------------------------------------------------------
-
-
-def first_calls(command: list[str], times: int) -> dict[str, dict]:
-    """An empty cache, then a full one, each `times` times: a process that something else disturbed is no median."""
-    runs: dict[str, list[dict]] = {"cold": [], "warm": []}
-    for _ in range(times):
-        with tempfile.TemporaryDirectory(prefix="fusewright-bench-") as cache:
-            for found in runs.values():
-                found.append(own_process(command, FUSEWRIGHT_CACHE_DIR=cache))
-    return {kind: min(found, key=lambda run: _from_median(run, found)) for kind, found in runs.items()}
-
-
-def _from_median(run: dict, runs: list[dict]) -> float:
-    return abs(run["seconds"] - statistics.median(r["seconds"] for r in runs))
-
-
-def own_process(command: list[str], **environment: str) -> dict:
-    done = subprocess.run(command, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def first_call_table(rows: dict[str, dict]) -> list[str]:
     lines = ["", "## First optimised call, forward and backward", ""]
     lines += ["| model | cold | warm | kernels compiled, cold / warm |", "|---|---|---|---|"]
@@ -130,4 +109,14 @@ def first_call_table(rows: dict[str, dict]) -> list[str]:
         cells = " | ".join(show_seconds(row[kind]["seconds"]) for kind in ("cold", "warm"))
         compiled = " / ".join(str(row[kind]["kernels_compiled"]) for kind in ("cold", "warm"))
         lines.append(f"| {name} | {cells} | {compiled} |")
+    return lines
+
+
+def memory_table(rows: dict[str, dict]) -> list[str]:
+    kinds = ("fusewright", "eager", "torch.compile")
+    lines = ["", "## Memory: held for the backward, the result apart / peak of a step", ""]
+    lines += ["| what | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    for name, row in rows.items():
+        shown = [f"{show_bytes(row[k]['held'])} / {show_bytes(row[k]['peak'])}" if k in row else "n/a" for k in kinds]
+        lines.append(f"| {name} | " + " | ".join(shown) + " |")
     return lines

@@ -4,19 +4,19 @@
     .venv/bin/python bench/cpu_chains.py chains host     some parts, printed only
 
 Everything is a ratio within one run: candidates take turns on fresh inputs, and results are checked after
-timing. Peak memory and first calls are taken in processes of their own.
+timing. First calls are taken in processes of their own.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import gc
 import json
 import os
 import platform
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -26,18 +26,20 @@ from common import (
     MulLeakyGelu,
     candidates_of,
     first_call_table,
-    first_calls,
+    forward_of,
     judged,
-    own_process,
+    memory_table,
     showcase,
     software,
+    step_of,
     timings,
 )
 from torch import nn
 
 import fusewright
-from fusewright import tour
-from fusewright.measure import interleaved, show_bytes, show_seconds, training_step
+from fusewright.first_call import first_calls
+from fusewright.measure import interleaved, show_seconds
+from fusewright.memory import memory_of
 from fusewright.models import load, scale_for_this_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -84,10 +86,8 @@ def time_model(
 
     candidates = candidates_of(model, fresh(), with_compile)
     with torch.no_grad():
-        forwards = {name: lambda *a, m=m: m(*a[:-1]) for name, m in candidates.items()}
-        forward = interleaved(forwards, fresh, seconds=seconds)
-    steps = {name: training_step(m) for name, m in candidates.items()}
-    step = interleaved(steps, fresh, seconds=seconds)
+        forward = interleaved({name: forward_of(c) for name, c in candidates.items()}, fresh, seconds=seconds)
+    step = interleaved({name: step_of(c) for name, c in candidates.items()}, fresh, seconds=seconds)
 
     verdicts = judged(candidates, fresh)
     problems = [verdict.problem for verdict in verdicts if not verdict.ok]
@@ -164,56 +164,26 @@ def models(options: argparse.Namespace) -> dict:
     return results
 
 
-# ---- memory and first calls: processes of their own --------------------------------------------------------
+# ---- memory and first calls --------------------------------------------------------------------------------
 
 
 def memory(options: argparse.Namespace) -> dict:
     results = {}
-    for name, path in progress("peak memory", showcase()):
-        results[name] = {
-            kind: own_process(
-                [sys.executable, __file__, "--peak-memory", kind, str(path), options.scale],
-                MALLOC_MMAP_THRESHOLD_="65536",  # freed tensors go back to the system at once
-            )["bytes"]
-            for kind in ("eager", "fusewright")
-        }
+    for name, path in progress("memory", showcase()):
+        file = load(path)
+        model = file.build(options.scale, seed=0)
+        inputs = [t.requires_grad_() for t in file.inputs(options.scale)]
+        gradient = torch.randn_like(model(*inputs))
+        found = candidates_of(model, [*inputs, gradient], with_compile=True)
+        results[name] = {kind: asdict(memory_of(c.model, c.call, inputs, [gradient])) for kind, c in found.items()}
     return results
 
 
 def first(options: argparse.Namespace) -> dict:
+    cpu = torch.device("cpu")
     return {
-        name: first_calls([sys.executable, __file__, "--first-call", str(path), options.scale], times=3)
-        for name, path in progress("first call", showcase())
+        name: first_calls(load(path), options.scale, cpu, times=3) for name, path in progress("first call", showcase())
     }
-
-
-def peak_memory(kind: str, path: Path, scale: str) -> dict:
-    """High water of a training step above what the process held before it."""
-    file = load(path)
-    model = file.build(scale, seed=0)
-    if kind == "fusewright":
-        fusewright.optimize(model)
-    inputs = [t.requires_grad_() for t in file.inputs(scale)]
-    with torch.no_grad():
-        gradient = torch.randn_like(model(*inputs))
-    step = training_step(model)
-    for _ in range(2):  # whatever is made once is made here
-        step(*inputs, gradient)
-    for tensor in (*inputs, *model.parameters()):
-        tensor.grad = None
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
-    before = status_bytes("VmRSS")
-    for _ in range(3):
-        step(*inputs, gradient)
-    return {"bytes": status_bytes("VmHWM") - before}
-
-
-def status_bytes(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {key} in /proc/self/status")
 
 
 # ---- what is written ---------------------------------------------------------------------------------------
@@ -270,12 +240,7 @@ def markdown(results: dict) -> str:
                 cells.append(f"{row[phase]['eager']['fusewright_speedup']:.2f}x")
             lines.append("| " + " | ".join(cells) + " |")
     if "memory" in results:
-        lines += ["", "## Peak memory of a training step, above what the process held before it", ""]
-        lines += ["| model | eager | fusewright | ratio |", "|---|---|---|---|"]
-        for name, row in results["memory"].items():
-            ratio = row["fusewright"] / max(row["eager"], 1)
-            cells = f"{show_bytes(row['eager'])} | {show_bytes(row['fusewright'])} | {ratio:.2f}"
-            lines.append(f"| {name} | {cells} |")
+        lines += memory_table(results["memory"])
     if "first" in results:
         lines += first_call_table(results["first"])
     return "\n".join(lines) + "\n"
@@ -323,9 +288,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--peak-memory"]:
-        print(json.dumps(peak_memory(sys.argv[2], Path(sys.argv[3]), sys.argv[4])))
-    elif sys.argv[1:2] == ["--first-call"]:
-        print(json.dumps(tour.first_call_seconds(Path(sys.argv[2]), sys.argv[3])))
-    else:
-        sys.exit(main())
+    sys.exit(main())

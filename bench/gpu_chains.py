@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import gc
 import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -41,15 +40,21 @@ from common import (
     MulLeakyGelu,
     candidates_of,
     first_call_table,
-    first_calls,
+    forward_of,
     judged,
+    memory_table,
     showcase,
     software,
+    step_of,
 )
 
-from fusewright import tour
-from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
+from fusewright.candidates import OURS, Candidate
+from fusewright.first_call import first_calls
+from fusewright.floor import copy_of
+from fusewright.measure import Timing, interleaved, show_seconds, speedup, synchronize
+from fusewright.memory import memory_of
 from fusewright.models import load
+from fusewright.profiling import profiled
 
 RESULTS = Path(os.environ.get("OUT") or Path(__file__).resolve().parents[1] / "build" / "gpu-results")
 
@@ -154,23 +159,16 @@ CHAINS = {
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
-def backward_of(model: nn.Module) -> Callable:
+def backward_of(candidate: Candidate) -> Callable:
     """The forward is run, and its backward is what is timed."""
 
     def prepare(*arguments):
         *inputs, gradient = arguments
-        output = model(*inputs)
-        leaves = [*inputs, *model.parameters()]
+        output = candidate.call(*inputs)
+        leaves = [*inputs, *candidate.model.parameters()]
         return lambda: torch.autograd.grad(output, leaves, gradient)
 
     return prepare
-
-
-def copy_of(count: int, device: torch.device) -> Callable:
-    """A copy that reads and writes `count` bytes in all."""
-    source = torch.randint(0, 256, (max(count // 2 // 16 * 16, 16),), dtype=torch.uint8, device=device)
-    source, target = source.view(torch.float32), torch.empty_like(source.view(torch.float32))
-    return lambda *_: target.copy_(source)
 
 
 def bytes_of(*tensors: torch.Tensor) -> int:
@@ -192,25 +190,27 @@ def time_model(model: nn.Module, draw: Callable[[], list[torch.Tensor]], options
     budget = {"seconds": options.seconds, "rounds": options.rounds}
     result: dict = {"bytes": moved}
     with torch.no_grad():
-        forwards = {name: lambda *a, m=m: m(*a[:-1]) for name, m in candidates.items()}
+        forwards = {name: forward_of(c) for name, c in candidates.items()}
         if with_copy:
             forwards["copy"] = copy_of(moved["forward"], device)
         result["forward"] = timings(interleaved(forwards, fresh, **budget))
     if with_copy:
-        backwards = {name: backward_of(m) for name, m in candidates.items()}
+        backwards = {name: backward_of(c) for name, c in candidates.items()}
         copied = copy_of(moved["backward"], device)
         backwards["copy"] = lambda *a: lambda: copied()
         result["backward"] = timings(interleaved(backwards, fresh, prepared=True, **budget))
-    steps = {name: training_step(m) for name, m in candidates.items()}
+    steps = {name: step_of(c) for name, c in candidates.items()}
     result["step"] = timings(interleaved(steps, fresh, **budget))
 
     verdicts = judged(candidates, fresh)
     result["problems"] = [verdict.problem for verdict in verdicts if not verdict.ok]
     result["error"] = {v.name: [v.error, v.eager_error] for v in verdicts}
     if device.type == "cuda":
-        arguments = fresh()
-        result["kernels"] = profile(training_step(candidates["fusewright"]), arguments)
-        result["memory"] = {name: memory_of(m, arguments) for name, m in candidates.items()}
+        *inputs, gradient = fresh()
+        result["kernels"] = profile(step_of(candidates[OURS]), [*inputs, gradient])
+        result["memory"] = {
+            name: asdict(memory_of(c.model, c.call, inputs, [gradient])) for name, c in candidates.items()
+        }
     return result
 
 
@@ -224,9 +224,8 @@ def timings(found: dict[str, Timing]) -> dict:
 
 def profile(step: Callable, arguments: list[torch.Tensor]) -> list[dict]:
     """The device's work in one step, kernel by kernel."""
-    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     try:
-        with torch.profiler.profile(activities=activities) as found:
+        with profiled() as found:
             step(*arguments)
             torch.cuda.synchronize()
     except Exception as error:  # a profiler that does not work here must not cost the numbers
@@ -234,25 +233,6 @@ def profile(step: Callable, arguments: list[torch.Tensor]) -> list[dict]:
     on_device = torch.autograd.DeviceType.CUDA
     events = [e for e in found.events() if e.device_type == on_device and "Memset" not in e.name]
     return [{"name": e.name[:120], "us": e.device_time_total} for e in events]
-
-
-def memory_of(model: nn.Module, arguments: list[torch.Tensor]) -> dict:
-    """Bytes held between forward and backward, the result apart, and the peak of a step, above what stood before."""
-    *inputs, gradient = arguments
-    for tensor in (*inputs, *model.parameters()):
-        tensor.grad = None
-    gc.collect()
-    synchronize(inputs)
-    before = torch.cuda.memory_allocated()
-    output = model(*inputs)
-    held = torch.cuda.memory_allocated() - before - bytes_of(output)
-    del output
-    torch.cuda.reset_peak_memory_stats()
-    training_step(model)(*arguments)
-    peak = torch.cuda.max_memory_allocated() - before
-    for tensor in (*inputs, *model.parameters()):
-        tensor.grad = None
-    return {"held": held, "peak": peak}
 
 
 # ---- the parts -------------------------------------------------------------------------------------------------------
@@ -288,11 +268,12 @@ def host(options, done: dict) -> None:
         x = torch.randn(row.tiny, device=options.device, requires_grad=True)
         found = candidates_of(model, [x, torch.ones_like(model(x))], options.compile)
         done[name] = {}
-        for kind, m in found.items():
+        for kind, candidate in found.items():
+            call = candidate.call
             with torch.no_grad():
-                forward = per_call(lambda m=m, x=x: m(x), x)
-            gradient = torch.ones_like(m(x))
-            step = per_call(lambda m=m, x=x, g=gradient: m(x).backward(g), x, calls=200)
+                forward = per_call(lambda call=call, x=x: call(x), x)
+            gradient = torch.ones_like(call(x))
+            step = per_call(lambda call=call, x=x, g=gradient: call(x).backward(g), x, calls=200)
             done[name][kind] = {"forward_s": forward, "step_s": step}
         done[name]["region alone"] = {"forward_s": region_alone(model, x)}
         print(f"  {name}: {done[name]}", flush=True)
@@ -340,8 +321,7 @@ def region_alone(model: nn.Module, x: torch.Tensor) -> float:
 def first(options, done: dict) -> None:
     scale = "small" if options.scale == "tiny" else options.scale
     for name, path in chosen(showcase(), options, done):
-        command = [sys.executable, __file__, "--first-call", str(path), scale, options.device.type]
-        done[name] = first_calls(command, times=1)
+        done[name] = first_calls(load(path), scale, options.device)
         print(f"  {name}: " + ", ".join(f"{k} {show_seconds(v['seconds'])}" for k, v in done[name].items()), flush=True)
 
 
@@ -424,14 +404,7 @@ def markdown(results: dict) -> str:
     with_memory = {**results.get("chains", {}), **results.get("models", {})}
     with_memory = {name: row["memory"] for name, row in with_memory.items() if "memory" in row}
     if with_memory:
-        lines += ["", "## Memory: held for the backward, the result apart / peak of a step", ""]
-        lines += ["| what | fusewright | eager | torch.compile |", "|---|---|---|---|"]
-        for name, row in with_memory.items():
-            cells = []
-            for kind in ("fusewright", "eager", "torch.compile"):
-                found = row.get(kind)
-                cells.append(f"{show_bytes(found['held'])} / {show_bytes(found['peak'])}" if found else "n/a")
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
+        lines += memory_table(with_memory)
     if results.get("host"):
         lines += ["", "## Host time of a call, tiny tensors: forward / forward and backward", ""]
         for name, row in results["host"].items():
@@ -505,7 +478,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--first-call"]:
-        print(json.dumps(tour.first_call_seconds(Path(sys.argv[2]), sys.argv[3], torch.device(sys.argv[4]))))
-    else:
-        sys.exit(main())
+    sys.exit(main())

@@ -1,6 +1,7 @@
 """Makes .venv, with everything that building, running and testing Fusewright needs. Standard library only.
 
     python3 scripts/setup.py
+    python3 scripts/setup.py --browser      Chromium, in which `make test` opens the report, where it can be installed
 
 The environment is made from the interpreter that runs this script. If that has a supported torch, the
 environment sees it and only what is missing is installed; with nothing missing, no network is touched.
@@ -68,15 +69,7 @@ def system_packages() -> None:
         "python3-venv": has_module("ensurepip"),
     }
     missing = [name for name, found in wanted.items() if not found]
-    if missing and os.geteuid() == 0 and shutil.which("apt-get"):
-        say(f"installing with apt-get: {' '.join(missing)}")
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
-        apt_install = [*apt, "install", "--no-install-recommends", *missing]
-        if subprocess.run(apt_install, env=environment).returncode != 0:  # perhaps the lists are old or empty
-            subprocess.run([*apt, "update"], env=environment)
-            subprocess.run(apt_install, env=environment)
-
+    apt_install(missing)
     hint = "apt-get install " + " ".join(missing)
     if not (shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++")):
         fail(f"no C++ compiler found (g++ 11 or newer, clang 14 or newer): {hint}")
@@ -87,6 +80,25 @@ def system_packages() -> None:
     if not has_gtest():
         say("GoogleTest is missing and could not be installed: the C++ tests will not be built.")
         say("As root: apt-get install libgtest-dev")
+
+
+def apt_install(missing: list[str]) -> None:
+    """Where that is possible; the caller looks what is there afterwards."""
+    if not missing or os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    say(f"installing with apt-get: {' '.join(missing)}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
+    install = [*apt, "install", "--no-install-recommends", *missing]
+    if subprocess.run(install, env=environment).returncode != 0:  # perhaps the lists are old or empty
+        subprocess.run([*apt, "update"], env=environment)
+        subprocess.run(install, env=environment)
+
+
+def browser() -> None:
+    """Not among the packages above: only one test wants it, and it is large."""
+    if not any(shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")):
+        apt_install(["chromium"])
 
 
 def has_gtest() -> bool:
@@ -225,4 +237,4 @@ def fail(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    browser() if sys.argv[1:] == ["--browser"] else main()

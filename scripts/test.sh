@@ -57,6 +57,13 @@ emulated_tests() {
   return "$(cat "$logs/emulated-status")"
 }
 
+# The report is opened in Chromium. Only tests want it, so it is fetched here and not by `make setup`.
+browser_line() {
+  local skipped
+  skipped=$(grep -hE '^SKIPPED .*Chromium' "$logs/pytest.log" | tail -n 1)
+  echo "${skipped:-ok       the report was opened in Chromium}"
+}
+
 nvrtc_texts() {
   if [ -e build/without-gtest ]; then
     echo "nvrtc: SKIPPED, the C++ tests were not built: GoogleTest is missing (apt-get install libgtest-dev)"
@@ -72,6 +79,7 @@ if [ -n "${PYTEST_ARGS:-}" ]; then
   part pytest "$passed" python_tests
 else
   rm -rf build/test-cache-emulated
+  .venv/bin/python scripts/setup.py --browser >"$logs/browser.log" 2>&1
   start_emulated &
   emulated_pid=$!
   part pytest "$passed" python_tests --ignore "$emulated"
@@ -80,6 +88,8 @@ else
   part emulated "$passed" emulated_tests
 fi
 part nvrtc 'nvrtc:' nvrtc_texts
+# Not every machine can have a browser, so that this is no failure anywhere; but it is said.
+[ -n "${PYTEST_ARGS:-}" ] || summary+=("$(printf '%-8s %s' browser "$(browser_line)")")
 
 echo "---- summary"
 printf '%s\n' "${summary[@]}"

@@ -3,6 +3,8 @@
 model = fusewright.optimize(model)        # in place; train and evaluate it as before
 print(fusewright.explain(model, x))       # what was fused, what was not, and why
 print(fusewright.certify(model, x))       # whether it is right, against float64
+print(fusewright.bench(model, x))         # how fast it is, beside eager and torch.compile
+fusewright.report(model, x, path="report.html")  # all of it on one page
 """
 
 import atexit as _atexit
@@ -11,22 +13,27 @@ from importlib import metadata as _metadata
 import torch
 
 from . import _core, devices, log
+from .benchmark import Benchmark, bench
 from .certify import Certificate, certify
 from .errors import FusewrightError, InputError, UnsupportedError
 from .explain import Explanation, explain
 from .optimize import is_optimized, optimize, restore
+from .report import report
 from .stats import reset_stats, stats
 
 __all__ = [
+    "Benchmark",
     "Certificate",
     "Explanation",
     "FusewrightError",
     "InputError",
     "UnsupportedError",
+    "bench",
     "certify",
     "explain",
     "is_optimized",
     "optimize",
+    "report",
     "reset_stats",
     "restore",
     "stats",

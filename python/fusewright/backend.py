@@ -14,6 +14,7 @@ from .errors import Decline, UnsupportedError, describe
 from .importer import source_of
 from .log import logger
 from .normalize import normalize
+from .outline import Outline, outline_of
 from .partition import partition
 from .stats import count
 
@@ -41,6 +42,7 @@ class Captured:
     fallbacks: list[Fallback] = field(default_factory=list)
     wanted: list[list[bool]] = field(default_factory=list)  # for each region, which inputs' gradients a call prepares
     module: fx.GraphModule | None = None  # the graph with its calls of regions
+    outline: Outline | None = None  # while explaining
 
 
 class Stop(BaseException):
@@ -134,6 +136,8 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
         fallback = describe_node(refused.node, refused.reason, refused.detail)
         captured.fallbacks.append(fallback)
         session.report(fallback)
+    if session.record:
+        captured.outline = outline_of(gm, normal, plan, regions)
     if not regions:
         return _as_it_was(gm) if captured.fallbacks else gm.forward
     captured.regions = regions

@@ -15,7 +15,6 @@ import inspect
 import json
 import math
 import os
-import platform
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -23,7 +22,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from . import _core
 from .errors import InputError
 from .explain import table
 from .models import describe
@@ -35,14 +33,15 @@ from .oracle import (
     Nudge,
     Verdict,
     as_they_are,
-    backward,
+    copy_state,
     errors,
     judge_runs,
-    lay_out,
     layout_applies,
     nudge_state,
+    results_of,
 )
 from .stats import stats
+from .subject import device_words, first_line, flags, name_of, plain_copy, resampled, versions
 
 MODES = ("train", "eval", "inference")  # inference: evaluation without gradients, which has kernels of its own
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -139,15 +138,7 @@ class Certificate:
                     "verdict": "right" if case.ok else "wrong",
                     "fused_calls": case.fused_calls,
                     "fallback_calls": case.fallback_calls,
-                    "results": [
-                        {
-                            "name": v.name,
-                            "error": _number(v.error),
-                            "eager_error": _number(v.eager_error),
-                            "problem": v.problem,
-                        }
-                        for v in case.verdicts
-                    ],
+                    "results": [verdict.to_dict() for verdict in case.verdicts],
                 }
                 for case in self.cases
             ],
@@ -158,15 +149,19 @@ class Certificate:
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), indent=2, allow_nan=False) + "\n"
 
-    def __str__(self) -> str:
-        lines = [f"{self.subject} against {self.reference}: {self.device}, torch {self.versions['torch']}", ""]
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Header and rows, one for each case."""
         rows = []
         for case in self.cases:
             worst = max(case.verdicts, key=lambda v: (not v.ok, v.ratio))
             right = sum(v.ok for v in case.verdicts)
             error = f"{worst.error:.1e} ({worst.eager_error:.1e})"
-            rows.append((case.question, worst.name, error, f"{right} of {len(case.verdicts)}"))
-        lines += table(("case", "worst against eager", "error (eager's)", "right"), rows)
+            rows.append((str(case.question), worst.name, error, f"{right} of {len(case.verdicts)}"))
+        return ("case", "worst against eager", "error (eager's)", "right"), rows
+
+    def __str__(self) -> str:
+        lines = [f"{self.subject} against {self.reference}: {self.device}, torch {self.versions['torch']}", ""]
+        lines += table(*self.table())
         if self.refused:
             lines += ["", "tried, but the reference refuses"]
             lines += [f"  {case}: {reason}" for case, reason in self.refused]
@@ -213,7 +208,7 @@ def certify(
     if draw is None:
         if not pytree.tree_leaves(inputs):
             raise InputError("certify: no inputs: certify(model, *inputs) or certify(model, reference, *inputs)")
-        draw = functools.partial(_resampled, inputs, seed)
+        draw = functools.partial(resampled, inputs, seed)
     gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=gpus):
         certifier = _Certifier(model, reference, draw, seed)
@@ -242,23 +237,14 @@ class _Raised(Exception):
     """The model raised where the reference did not."""
 
 
-class _Function(nn.Module):
-    def __init__(self, function: Callable):
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs):
-        return self.function(*inputs)
-
-
 class _Certifier:
     def __init__(self, model, reference, draw: Callable[[int], Sequence], seed: int):
         self.fuse = reference is None or is_optimized(model)  # copies of an optimised model are plain
-        self.name = f"{_name(model)}, optimised" if self.fuse else _name(model)
-        self.reference_name = "eager" if reference is None else _name(reference)
+        self.name = f"{name_of(model)}, optimised" if self.fuse else name_of(model)
+        self.reference_name = "eager" if reference is None else name_of(reference)
         self.files = {k: v for m in (model, reference) if m is not None for k, v in _sha256_of_source(m).items()}
-        self.model = _plain_copy(model)
-        self.reference = _plain_copy(model if reference is None else reference)
+        self.model = plain_copy(model, "certify")
+        self.reference = plain_copy(model if reference is None else reference, "certify")
         _same_state(self.model, self.reference)
         self.draw, self.first_seed = draw, seed
         self.tensors = [x for x in pytree.tree_leaves(list(draw(seed))) if isinstance(x, torch.Tensor)]
@@ -379,7 +365,7 @@ class _Certifier:
         try:
             return pytree.tree_map(one, *drawn)
         except (RuntimeError, ValueError) as error:
-            raise _Refused(f"the inputs cannot be made: {_first_line(error)}") from None
+            raise _Refused(f"the inputs cannot be made: {first_line(error)}") from None
 
     def _run(
         self, question: Question, inputs: list, who: str, nudge: Nudge, draws: int = 0
@@ -393,14 +379,14 @@ class _Certifier:
         model = master.double() if who == "exact" else master
         if who == "fused":
             model = self._subject(question.dtype)
-            _copy_state(master, model)
+            copy_state(master, model)
         try:
             return _call(model, inputs, question, nudge, wide=who == "exact", draws=draws)
         except Exception as error:
             if who == "fused":
-                raise _Raised(f"{type(error).__name__}: {_first_line(error)}") from error
+                raise _Raised(f"{type(error).__name__}: {first_line(error)}") from error
             where = "in float64, " if who == "exact" else ""
-            raise _Refused(f"{where}{type(error).__name__}: {_first_line(error)}") from error
+            raise _Refused(f"{where}{type(error).__name__}: {first_line(error)}") from error
 
     def _subject(self, dtype: torch.dtype) -> nn.Module:
         """One object for all cases of a dtype, as a user has one: what a call leaves behind meets the next."""
@@ -423,12 +409,10 @@ class _Certifier:
                 raise _Refused("the model draws random numbers, and other ones in float64")
 
     def empty_certificate(self) -> Certificate:
-        gpu = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else None
-        threads = f"{torch.get_num_threads()} threads, {platform.machine()}"
         return Certificate(
             subject=self.name,
             reference=self.reference_name,
-            device=f"{self.device} ({gpu or threads})",
+            device=device_words(self.device),
             seed=self.first_seed,
             versions=versions(),
             flags=flags(),
@@ -437,59 +421,16 @@ class _Certifier:
         )
 
 
-def versions() -> dict[str, str | None]:
-    """What the numbers depend on."""
-    return {
-        "fusewright": _core.version(),
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
-
-
-def flags() -> dict[str, object]:
-    """The switches of torch, and of ours, that change numbers or kernels."""
-    return {
-        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "float32_matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn_allow_tf32": torch.backends.cudnn.allow_tf32,
-        "cudnn_benchmark": torch.backends.cudnn.benchmark,
-        **{name: value for name, value in sorted(os.environ.items()) if name.startswith("FUSEWRIGHT_")},
-    }
-
-
 def _call(
     model: nn.Module, inputs: list, question: Question, nudge: Nudge, wide: bool, draws: int
 ) -> dict[str, torch.Tensor | None]:
     """All that a call gives: outputs, gradients of inputs and parameters, buffers afterwards."""
-    gradients = question.mode != "inference"
     model.train(question.mode == "train")
-    model.zero_grad(set_to_none=True)
-    leaves: dict[str, torch.Tensor] = {}
-
-    def argument(x: torch.Tensor) -> torch.Tensor:
-        x = nudge(x).detach().clone()
-        if x.is_floating_point():
-            x = (x.double() if wide else x).requires_grad_(gradients)
-            leaves[f"d input {len(leaves)}"] = x
-        return lay_out(x, question.layout)
-
     torch.manual_seed(question.seed + draws)
-    with torch.set_grad_enabled(gradients):
-        arguments = pytree.tree_map_only(torch.Tensor, argument, inputs)
-        outputs = [x for x in pytree.tree_leaves(model(*arguments)) if isinstance(x, torch.Tensor)]
-        if gradients:
-            backward(outputs, question.seed)
-    found: dict[str, torch.Tensor | None] = {
-        "output" if len(outputs) == 1 else f"output {i}": x.detach() for i, x in enumerate(outputs)
-    }
-    if gradients:
-        found |= {name: leaf.grad for name, leaf in leaves.items()}
-        found |= {f"d {name}": p.grad for name, p in model.named_parameters()}
-    found |= {name: b.detach().clone() for name, b in model.named_buffers()}
-    model.zero_grad(set_to_none=True)
-    return found
+    gradients = question.mode != "inference"
+    return results_of(
+        model, inputs, gradients=gradients, seed=question.seed, nudge=nudge, wide=wide, layout=question.layout
+    )
 
 
 def _with_special(x: torch.Tensor, special: str, generator: torch.Generator) -> torch.Tensor:
@@ -513,23 +454,6 @@ def _with_special(x: torch.Tensor, special: str, generator: torch.Generator) -> 
     return x
 
 
-def _resampled(inputs: Sequence, first_seed: int, seed: int) -> list:
-    """The inputs themselves for the first seed, then their own elements drawn anew: of the same range, whatever it is.
-    Integers and booleans may mean something by row, so rows are drawn."""
-    if seed == first_seed:
-        return list(inputs)
-    generator = torch.Generator("cpu").manual_seed(seed)
-
-    def one(x: torch.Tensor) -> torch.Tensor:
-        if x.numel() == 0 or x.dim() == 0:
-            return x
-        if x.is_floating_point():
-            return x.flatten()[torch.randint(x.numel(), x.shape, generator=generator).to(x.device)]
-        return x[torch.randint(len(x), (len(x),), generator=generator).to(x.device)]
-
-    return list(pytree.tree_map_only(torch.Tensor, one, list(inputs)))
-
-
 def _move_weights(model: nn.Module, seed: int) -> None:
     """A norm that forgets its weight is right as long as the weight is 1. Buffers stay positive: variances are."""
     generator = torch.Generator("cpu").manual_seed(seed)
@@ -544,33 +468,12 @@ def _move_weights(model: nn.Module, seed: int) -> None:
                 b += 0.25 * torch.rand(b.shape, generator=generator).to(b)
 
 
-def _copy_state(source: nn.Module, target: nn.Module) -> None:
-    places = dict((*target.named_parameters(), *target.named_buffers()))
-    with torch.no_grad():
-        for name, tensor in (*source.named_parameters(), *source.named_buffers()):
-            if name in places:
-                places[name].copy_(tensor)
-
-
 def _same_state(model: nn.Module, reference: nn.Module) -> None:
     ours, theirs = ({k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (model, reference))
     if ours != theirs:
         different = [k for k in dict.fromkeys((*ours, *theirs)) if ours.get(k) != theirs.get(k)]
         text = ", ".join(f"{k} ({ours.get(k, 'missing')} for {theirs.get(k, 'missing')})" for k in different[:5])
         raise InputError(f"certify: the two models have different states: {text}")
-
-
-def _plain_copy(model) -> nn.Module:
-    if not callable(model):
-        raise TypeError(f"certify: expected a torch.nn.Module or a function, got a {type(model).__name__}")
-    if not isinstance(model, nn.Module):
-        return _Function(restore(model))
-    try:
-        return copy.deepcopy(model)
-    except Exception as error:  # whatever an attribute of it raises
-        raise InputError(
-            f"certify: the model cannot be copied: {type(error).__name__}: {_first_line(error)}"
-        ) from error
 
 
 def _sha256_of_source(model) -> dict[str, str]:
@@ -585,17 +488,5 @@ def _sha256_of_source(model) -> dict[str, str]:
     return {}
 
 
-def _name(model) -> str:
-    return type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", type(model).__name__)
-
-
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "")
-
-
-def _number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)  # JSON knows no NaN

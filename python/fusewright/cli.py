@@ -60,15 +60,17 @@ def _parser() -> argparse.ArgumentParser:
     run = command(
         "run",
         _run,
-        "take models through everything: check, explain, time, train",
+        "take models through everything: explain, time, check, certify, train",
         "run",
+        "run -o report.html",
         "run model.py other.py --seconds 1 --no-compile",
         "run model.py --device cuda --json > results.json",
     )
     files = "files with Model, get_inputs and get_init_inputs; without any, the showcase"
     run.add_argument("models", nargs="*", type=Path, help=files)
     _add_place(run)
-    run.add_argument("--seconds", type=float, default=2.0, help="time spent on each timing")
+    run.add_argument("--seconds", type=_positive_number, default=2.0, help="time spent on each timing; 2")
+    run.add_argument("-o", "--output", type=Path, metavar="FILE", help="write one page about all of them, as HTML")
     run.add_argument("--no-explain", action="store_true", help="do not print every model's kernels")
     run.add_argument("--no-compile", action="store_true", help="do not time torch.compile")
 
@@ -136,6 +138,37 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="do not time the file against the model (else on a GPU, if there is one)",
     )
+    bench = command(
+        "bench",
+        _bench,
+        "time a model beside eager and torch.compile, with memory, first calls and the hardware's floor",
+        "bench model.py",
+        "bench model.py -o results.csv --seconds 10",
+        "bench model.py --modes forward --candidates eager fusewright --device cuda --json",
+    )
+    _add_model(bench)
+    bench.add_argument("--seconds", type=_positive_number, default=3.0, help="time spent on each mode; 3")
+    bench.add_argument(
+        "--modes", nargs="+", choices=("forward", "step"), help="forward without gradients, training step"
+    )
+    names = ("eager", "torch.compile", "max-autotune", "fusewright")
+    bench.add_argument("--candidates", nargs="+", choices=names, help="what is timed; all four")
+    bench.add_argument("--no-first-calls", action="store_true", help="no processes that compile from empty caches")
+    bench.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the numbers: FILE.json or FILE.csv")
+    _add_place(bench)
+
+    report = command(
+        "report",
+        _report,
+        "write one page about a model: graph before and after, kernels, roofline, benchmark, certificate, source",
+        "report model.py -o report.html",
+        "report model.py -o report.html --device cuda --seconds 5",
+    )
+    _add_model(report)
+    report.add_argument("-o", "--output", type=Path, metavar="FILE", required=True, help="the page, as HTML")
+    report.add_argument("--seconds", type=_positive_number, default=2.0, help="time spent on each timing; 2")
+    report.add_argument("--no-compile", action="store_true", help="do not time torch.compile")
+    _add_place(report)
 
     command(
         "doctor",
@@ -195,6 +228,13 @@ def _positive(text: str) -> int:
     return number
 
 
+def _positive_number(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0")
+    return number
+
+
 # ---- what is done ------------------------------------------------------------------------------------------
 
 
@@ -210,6 +250,7 @@ def _run(options: argparse.Namespace) -> int:
         with_compile=not options.no_compile,
         explain=not options.no_explain,
         as_json=options.json,
+        output=options.output,
     )
 
 
@@ -296,10 +337,7 @@ def _certify(options: argparse.Namespace) -> int:
         source = other if other.get_inputs and options.inputs == "get_inputs" else file
     model = file.build(scale, options.seed, device)
 
-    def draw(seed: int) -> list:
-        torch.manual_seed(seed)
-        return source.inputs(scale, device)
-
+    draw = source.draw(scale, device)
     inputs = draw(options.seed)
     plain = model if reference is None else reference
     source.output(plain.eval(), inputs)
@@ -319,6 +357,77 @@ def _certify(options: argparse.Namespace) -> int:
             written.write(certificate.to_json())
     print(certificate.to_json() if options.json else certificate, end="" if options.json else "\n")
     return RIGHT if certificate.ok else WRONG
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from . import models
+    from .benchmark import MODES, bench, print_tables
+    from .candidates import MAKERS
+    from .console import output_file, progress
+    from .errors import InputError
+
+    if options.output and options.output.suffix not in (".json", ".csv"):
+        raise InputError(f"cannot write {options.output}: numbers are written as .json or .csv")
+    device, scale = _place(options)
+    file = models.load(options.model, options.class_name, options.inputs)
+    model = file.build(scale, options.seed, device)
+    draw = file.draw(scale, device)
+    file.output(model, draw(options.seed))
+    with output_file(options.output) as written:
+        with progress() as step:
+            result = bench(
+                model,
+                draw=draw,
+                modes=options.modes or tuple(MODES),
+                candidates=options.candidates or tuple(MAKERS),
+                seconds=options.seconds,
+                seed=options.seed,
+                file=file,
+                scale=scale,
+                first_call_of=[] if options.no_first_calls else None,
+                progress=lambda text: step(f"{file.name}: {text}"),
+            )
+        if written:
+            written.write(result.to_csv() if options.output.suffix == ".csv" else result.to_json())
+    if options.json:
+        print(result.to_json(), end="")
+    else:
+        print_tables(result, Console())
+    return RIGHT if result.ok else WRONG
+
+
+def _report(options: argparse.Namespace) -> int:
+    from . import models
+    from .console import progress
+    from .report import report
+    from .study import CANDIDATES
+
+    device, scale = _place(options)
+    file = models.load(options.model, options.class_name, options.inputs)
+    model = file.build(scale, options.seed, device)
+    draw = file.draw(scale, device)
+    file.output(model, draw(options.seed))
+    with progress() as step:
+        found = report(
+            model,
+            path=options.output,
+            draw=draw,
+            candidates=[name for name in CANDIDATES if name != "torch.compile" or not options.no_compile],
+            seconds=options.seconds,
+            seed=options.seed,
+            file=file,
+            scale=scale,
+            progress=lambda text: step(f"{file.name}: {text}"),
+        )
+    if options.json:
+        print(json.dumps({"report": str(options.output), **found.to_dict()}, indent=2))
+    else:
+        print(f"{found.name}: {'right' if found.ok else 'WRONG'}; the report is in {options.output}")
+        for problem in found.problems:
+            print(f"WRONG: {problem}")
+    return RIGHT if found.ok else WRONG
 
 
 def _place(options: argparse.Namespace):

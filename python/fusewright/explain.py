@@ -14,6 +14,7 @@ from . import reasons
 from .backend import Fallback, Session, Stop
 from .capture import capture
 from .optimize import function_name, is_optimized, restore
+from .outline import Outline
 
 
 @dataclass
@@ -29,6 +30,11 @@ class Kernel:
     sources: list[str]
     text: str = field(repr=False, default="")
     region: str = ""
+    step: int = 0  # its place among the kernels and library calls of its region and phase
+    operations: int = 0  # on numbers: one an element, a term of a sum, a tap of a window
+    reads: list[tuple[int, int]] = field(default_factory=list)  # tensors: (number within region and phase, bytes)
+    writes: list[tuple[int, int]] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)  # numbers of its operators, within the region
 
 
 @dataclass
@@ -39,6 +45,43 @@ class LibraryCall:
     phase: str
     shapes: object
     region: str = ""
+    step: int = 0
+    operations: int = 0  # two for each product
+    reads: list[tuple[int, int]] = field(default_factory=list)
+    writes: list[tuple[int, int]] = field(default_factory=list)
+    origins: list[int] = field(default_factory=list)
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.operator
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(size for _, size in self.reads)
+
+    @property
+    def bytes_written(self) -> int:
+        return sum(size for _, size in self.writes)
+
+
+@dataclass
+class Tensors:
+    """How the tensors of a region's forward and backward hang together; the numbers are those of `Kernel.reads`."""
+
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    saved: list[tuple[int, int]] = field(default_factory=list)  # (in the backward, in the forward)
+    gradients: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a rewrite did to the amount of arithmetic: operations with it, and with the same plan made without it."""
+
+    rule: str
+    operations: int
+    without: int
 
 
 @dataclass
@@ -53,6 +96,20 @@ class Explanation:
     stops: list = field(default_factory=list)
     regions: list[str] = field(default_factory=list)  # the text of each region's graph
     graphs: int = 0  # graphs that Dynamo captured: more than one after a graph break
+    tensors: dict[str, Tensors] = field(default_factory=dict)  # by name of the region
+    savings: list[Saving] = field(default_factory=list)
+    outlines: list[Outline] = field(default_factory=list)  # the captured graphs, operator by operator
+
+    @property
+    def steps(self) -> list[Kernel | LibraryCall]:
+        """Kernels and library calls in the order in which they run, the backward's regions last to first."""
+        regions = {name: number for number, name in enumerate(self.tensors)}
+
+        def place(step: Kernel | LibraryCall) -> tuple:
+            backward = step.phase == "backward"
+            return backward, -regions[step.region] if backward else regions[step.region], step.step
+
+        return sorted((*self.kernels, *self.library), key=place)
 
     def __str__(self) -> str:
         lines = [f"{self.name}: {_count(self.graphs, 'graph')}, {_count(len(self.regions), 'fused region')}"]
@@ -151,23 +208,30 @@ def _explanation(name: str, session: Session) -> Explanation:
     result = Explanation(name, fallbacks=list(session.failures), graphs=len(session.captured))
     for captured in session.captured:
         result.fallbacks += captured.fallbacks
+        result.outlines += [captured.outline] if captured.outline else []
         for region, wanted in zip(captured.regions, captured.wanted, strict=True):
             report = region.compiled.report(wanted)
             result.regions.append(str(region.imported.graph))
-            known = Kernel.__dataclass_fields__
-            result.kernels += [
-                Kernel(**{key: value for key, value in row.items() if key in known}, region=region.name)
-                for row in report["kernels"]
-            ]
-            result.library += [
-                LibraryCall(row["operator"], row["phase"], row.get("shapes", ""), region.name)
-                for row in report["library"]
-            ]
+            result.tensors[region.name] = Tensors(**report.get("tensors", {}))
+            result.kernels += [_row(Kernel, row, region.name) for row in report["kernels"]]
+            result.library += [_row(LibraryCall, row, region.name) for row in report["library"]]
             if report.get("slower_than_eager"):
                 result.fallbacks.append(Fallback(f"region {region.name}", "", "", reasons.SLOWER, ""))
             result.rewrites += report["rewrites"]
+            for rule in dict.fromkeys(report["rewrites"]):
+                result.savings.append(Saving(rule, *region.compiled.operations_saved(wanted, {rule})))
             result.stops += report["stops"]
     return result
+
+
+def _row(kind: type, row: dict, region: str) -> Kernel | LibraryCall:
+    known = kind.__dataclass_fields__
+    return kind(**{key: value for key, value in row.items() if key in known}, region=region)
+
+
+def kernel_bytes(explanation: Explanation) -> int:
+    """What all kernels move."""
+    return sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
 
 
 def _count(number: int, noun: str) -> str:

@@ -52,6 +52,7 @@ class Imported(NamedTuple):
     outputs: list[fx.Node]
     device: torch.device
     updates: list[tuple[int, int]]  # (output, input): the last outputs, each of which replaces an input
+    origins: dict[fx.Node, int]  # the number under which the core knows an operator
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -138,7 +139,7 @@ class Context:
         self._builder = importer.builder
         self._result = result  # fake tensor of the result being built
         # One for each node of the user's: two equal operators on one line are two.
-        self._origin = importer.builder.origin(row.name, source_of(node))
+        self.origin = importer.builder.origin(row.name, source_of(node))
 
     @property
     def result_dtype(self) -> torch.dtype:
@@ -149,7 +150,7 @@ class Context:
         raise Decline(reason, detail)
 
     def op(self, name: str, operands: list[Operand], **attributes) -> Operand:
-        value = self._builder.op(name, [o.value for o in operands], attributes, self._origin)
+        value = self._builder.op(name, [o.value for o in operands], attributes, self.origin)
         return self._operand(value, operands)
 
     def _operand(self, value: int, operands: list[Operand]) -> Operand:
@@ -245,6 +246,7 @@ class RegionImporter:
         self.inputs: list[fx.Node] = []
         self.scalars: list[fx.Node] = []
         self.not_differentiable: set[int] = set()
+        self.origins: dict[fx.Node, int] = {}
         self._values: dict[fx.Node, object] = {}
         self._scalar_values: dict[tuple[fx.Node, torch.dtype], int] = {}
         self._bound_symbols: set[str] = set()
@@ -303,6 +305,7 @@ class RegionImporter:
         if not several:
             self._check(result)
         context = Context(self, node, row, None if several else result)
+        self.origins[node] = context.origin
         bound = bound_arguments(node)
         self._check_ignored(node, row, bound)
         built = row.build(context, **{name: self._argument(node, context, bound[name]) for name in row.parameters})
@@ -368,7 +371,8 @@ class RegionImporter:
         if unbound:
             raise Decline(reasons.DYNAMIC_SHAPE, f"{', '.join(sorted(unbound))} is no size of an input")
         replaced = [(p, self.inputs.index(buffer)) for p, buffer in enumerate(into.values()) if buffer is not None]
-        return Imported(self.builder.finish(), self.inputs, self.scalars, list(into), self.device, replaced)
+        graph = self.builder.finish()
+        return Imported(graph, self.inputs, self.scalars, list(into), self.device, replaced, self.origins)
 
     def first_with_unbound_size(self, members: list[fx.Node]) -> fx.Node:
         """The member to leave out when `finish` has declined."""

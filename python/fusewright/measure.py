@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 SHORTEST_SAMPLE = 2e-3  # seconds; a shorter call is repeated within its sample (not on a GPU)
 FLUSH_BYTES = 256 * 2**20  # more than any L2 cache holds
@@ -53,7 +54,7 @@ def speedup(baseline: Timing, candidate: Timing) -> float:
 
 def interleaved(
     candidates: dict[str, Callable[..., object]],
-    fresh: Callable[[], Sequence[torch.Tensor]],
+    fresh: Callable[[], Sequence],
     *,
     seconds: float = 3.0,
     rounds: tuple[int, int] = (7, 300),
@@ -80,16 +81,14 @@ def interleaved(
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
 
-def _sampler(
-    candidate: Callable[..., object], inputs: Sequence[torch.Tensor], prepared: bool
-) -> Callable[[Sequence[torch.Tensor]], float]:
+def _sampler(candidate: Callable[..., object], inputs: Sequence, prepared: bool) -> Callable[[Sequence], float]:
     """A function of the inputs that gives the seconds of one call. The candidate is called here, to warm up."""
 
-    def ready(arguments: Sequence[torch.Tensor]) -> Callable[[], object]:
+    def ready(arguments: Sequence) -> Callable[[], object]:
         return candidate(*arguments) if prepared else lambda: candidate(*arguments)
 
     ready(inputs)()  # compiles, fills caches
-    gpu = next((tensor.device for tensor in inputs if tensor.is_cuda), None)
+    gpu = next((tensor.device for tensor in tensors_in(inputs) if tensor.is_cuda), None)
     if gpu is not None:
         ahead = host_seconds(ready, inputs)
         return lambda arguments: device_seconds(ready(arguments), gpu, ahead)
@@ -105,9 +104,7 @@ def _wall_seconds(call: Callable[[], object], repeats: int) -> float:
     return (time.perf_counter() - start) / repeats
 
 
-def host_seconds(
-    ready: Callable[[Sequence[torch.Tensor]], Callable[[], object]], inputs: Sequence[torch.Tensor], calls: int = 5
-) -> float:
+def host_seconds(ready: Callable[[Sequence], Callable[[], object]], inputs: Sequence, calls: int = 5) -> float:
     """What a call costs the host: the median time until it returns, while the device is not waited for."""
     samples = []
     for _ in range(calls):
@@ -136,21 +133,27 @@ def device_seconds(call: Callable[[], object], device: torch.device, ahead: floa
     return start.elapsed_time(end) * 1e-3
 
 
-def synchronize(tensors: Sequence[torch.Tensor]) -> None:
+def tensors_in(values: object) -> list[torch.Tensor]:
+    """All tensors of nested lists, tuples and dictionaries."""
+    return [value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
+
+
+def synchronize(values: object) -> None:
     """Wait for the devices of the tensors."""
-    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+    for device in {tensor.device for tensor in tensors_in(values) if tensor.is_cuda}:
         torch.cuda.synchronize(device)
 
 
-def training_step(model: nn.Module) -> Callable[..., torch.Tensor]:
-    """Forward and backward to parameters and inputs, as a function of (*inputs, gradient of the output)."""
+def training_step(model: nn.Module, call: Callable[..., object] | None = None) -> Callable[..., object]:
+    """Forward and backward to parameters and inputs, as a function of (*inputs, gradient of the output); a list of
+    gradients where several outputs have one. `call`: what is called in the model's place."""
 
-    def step(*arguments: torch.Tensor) -> torch.Tensor:
-        *inputs, gradient = arguments
-        for tensor in (*inputs, *model.parameters()):
+    def step(*arguments: object) -> object:
+        *inputs, gradients = arguments
+        for tensor in (*tensors_in(inputs), *model.parameters()):
             tensor.grad = None
-        output = model(*inputs)
-        output.backward(gradient)
+        output = (model if call is None else call)(*inputs)
+        torch.autograd.backward([x for x in tensors_in(output) if x.requires_grad], tensors_in(gradients))
         return output
 
     return step

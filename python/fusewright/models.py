@@ -40,6 +40,7 @@ class ModelFile:
     model: type
     get_inputs: Callable[..., Sequence] | None
     get_init_inputs: Callable[..., Sequence] | None
+    loaded_as: tuple[str, str, str] = ("", "", "")  # what `load` was given: another process can do it again
 
     @property
     def sha256(self) -> str:
@@ -64,6 +65,15 @@ class ModelFile:
             values = list(drawn) if isinstance(drawn, (list, tuple)) else [drawn]
         return [value.to(device) if isinstance(value, torch.Tensor) else value for value in values]
 
+    def draw(self, scale: str = "small", device: torch.device = CPU) -> Callable[[int], list]:
+        """A function of a seed that gives the inputs of this seed."""
+
+        def inputs_of(seed: int) -> list:
+            torch.manual_seed(seed)
+            return self.inputs(scale, device)
+
+        return inputs_of
+
     def output(self, model: nn.Module, inputs: Sequence) -> object:
         """What the plain model gives for the inputs, no gradients; where they do not fit, a `UserCodeError`."""
         with torch.no_grad(), user_code(self.path, f"{type(model).__name__} called with {describe(inputs)}"):
@@ -73,6 +83,7 @@ class ModelFile:
 def load(spec: str | Path, class_name: str = "Model", inputs: str = "get_inputs") -> ModelFile:
     """Read MODEL.py or import package.module:Class."""
     text = str(spec)
+    loaded_as = (text, class_name, inputs)
     if isinstance(spec, str) and not text.endswith(".py") and ":" in text and not Path(text).exists():
         module_name, _, class_name = text.partition(":")
         module = _import(module_name)
@@ -90,7 +101,7 @@ def load(spec: str | Path, class_name: str = "Model", inputs: str = "get_inputs"
     if inputs != "get_inputs" and not hasattr(module, inputs):
         raise InputError(f"{text}: no `{inputs}` in it")
     functions = (getattr(module, function, None) for function in (inputs, "get_init_inputs"))
-    return ModelFile(name, path, module, getattr(module, class_name), *functions)
+    return ModelFile(name, path, module, getattr(module, class_name), *functions, loaded_as)
 
 
 def _execute(path: Path) -> ModuleType:

@@ -11,12 +11,14 @@ result fails, both are compared at points one rounding away (`judge_runs`).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 # Relative and absolute tolerance (defaults of torch.testing.assert_close), factor allowed over eager's error.
 TOLERANCE = {
@@ -50,6 +52,12 @@ class Verdict:
     def ratio(self) -> float:
         """Our error over eager's; 0 when we have none."""
         return self.error / self.eager_error if self.eager_error else (float("inf") if self.error else 0.0)
+
+    def to_dict(self) -> dict:
+        """Plain values only; JSON knows no NaN."""
+        number = lambda value: value if math.isfinite(value) else str(value)
+        error, eager_error = number(self.error), number(self.eager_error)
+        return {"name": self.name, "error": error, "eager_error": eager_error, "problem": self.problem}
 
 
 def errors(result: torch.Tensor, exact: torch.Tensor) -> tuple[float, float]:
@@ -221,6 +229,57 @@ def backward(outputs: Sequence[torch.Tensor], seed: int = 7) -> None:
     torch.autograd.backward(outputs, [d.to(x) for d, x in zip(draws, outputs, strict=True)])
 
 
+def results_of(
+    model: nn.Module,
+    inputs: Sequence,
+    *,
+    call: Callable | None = None,
+    gradients: bool = True,
+    cotangent: torch.Tensor | None = None,
+    seed: int = 7,
+    nudge: Nudge = as_they_are,
+    wide: bool = False,
+    layout: str = "contiguous",
+) -> dict[str, torch.Tensor | None]:
+    """All that a call gives: outputs, gradients of floating-point inputs and of parameters, buffers afterwards.
+
+    call: what is called in the model's place. cotangent: the gradient of the one output; else drawn from the seed.
+    wide: the inputs in float64, for a model in float64.
+    """
+    model.zero_grad(set_to_none=True)
+    leaves: dict[str, torch.Tensor] = {}
+
+    def argument(x: torch.Tensor) -> torch.Tensor:
+        x = nudge(x).detach().clone()
+        if x.is_floating_point():
+            x = (x.double() if wide else x).requires_grad_(gradients)
+            leaves[f"d input {len(leaves)}"] = x
+        return lay_out(x, layout)
+
+    with torch.set_grad_enabled(gradients):
+        arguments = pytree.tree_map_only(torch.Tensor, argument, list(inputs))
+        result = (model if call is None else call)(*arguments)
+        outputs = [x for x in pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+        if gradients and cotangent is not None:
+            torch.autograd.backward(outputs, [cotangent.to(outputs[0].dtype)])
+        elif gradients:
+            backward(outputs, seed)
+    # Copies: a CUDA graph writes its next results over these.
+    found: dict[str, torch.Tensor | None] = {
+        "output" if len(outputs) == 1 else f"output {i}": x.detach().clone() for i, x in enumerate(outputs)
+    }
+    if gradients:
+        found |= {name: _copied(leaf.grad) for name, leaf in leaves.items()}
+        found |= {f"d {name}": _copied(p.grad) for name, p in model.named_parameters()}
+    found |= {name: b.detach().clone() for name, b in model.named_buffers()}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def _copied(gradient: torch.Tensor | None) -> torch.Tensor | None:
+    return None if gradient is None else gradient.detach().clone()
+
+
 def _same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a == b) | (torch.isnan(a) & torch.isnan(b))
 
@@ -234,25 +293,40 @@ def judge_step(
 ) -> list[Verdict]:
     """One training step of three twins with equal parameters (`exact` in float64): the output, the gradient
     of every parameter and of every floating-point input, and every buffer afterwards."""
-    results = [_step(model, inputs, gradient) for model in (fused, eager)]
-    results.append(_step(exact, [_double(t) for t in inputs], None if gradient is None else gradient.double()))
-    return [judge(name, results[0][name], results[1][name], results[2][name]) for name in results[1]]
+    found, wanted = (results_of(model, inputs, cotangent=gradient) for model in (fused, eager))
+    exactly = results_of(exact, inputs, cotangent=gradient, wide=True)
+    return [judge(name, found[name], wanted[name], exactly[name]) for name in wanted]
 
 
-def _step(
-    model: Callable[..., torch.Tensor], inputs: Sequence[torch.Tensor], gradient: torch.Tensor | None
-) -> dict[str, torch.Tensor | None]:
-    inputs = [t.detach().clone().requires_grad_(t.is_floating_point()) for t in inputs]
-    model.zero_grad(set_to_none=True)
-    output = model(*inputs)
-    output.backward(torch.ones_like(output) if gradient is None else gradient)
-    found: dict[str, torch.Tensor | None] = {"output": output.detach()}
-    found |= {f"d input {i}": t.grad for i, t in enumerate(inputs)}
-    found |= {f"d {name}": p.grad for name, p in model.named_parameters()}
-    found |= {name: b.detach().clone() for name, b in model.named_buffers()}
-    model.zero_grad(set_to_none=True)
-    return found
+def judge_twin(
+    model: nn.Module, plain: nn.Module, inputs: Sequence, *, call: Callable | None = None, gradients: bool = True
+) -> list[Verdict]:
+    """Everything that a call of the model gives, against an unoptimised model that is given the same state.
+
+    The model's own state is put back. call: what is called in the model's place.
+    """
+    before = copy.deepcopy(plain)
+    copy_state(model, before)
+
+    def run(who: str, nudge: Nudge) -> dict[str, torch.Tensor | None]:
+        twin = copy.deepcopy(before)
+        nudge_state(twin, nudge)
+        if who == "fused":
+            copy_state(twin, model)
+            return results_of(model, inputs, call=call, gradients=gradients, nudge=nudge)
+        wide = who == "exact"
+        return results_of(twin.double() if wide else twin, inputs, gradients=gradients, nudge=nudge, wide=wide)
+
+    try:
+        return judge_runs(run)
+    finally:
+        copy_state(before, model)
 
 
-def _double(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+def copy_state(source: nn.Module, target: nn.Module) -> None:
+    """Parameters and buffers, into the target's own memory."""
+    places = dict((*target.named_parameters(), *target.named_buffers()))
+    with torch.no_grad():
+        for name, tensor in (*source.named_parameters(), *source.named_buffers()):
+            if name in places:
+                places[name].copy_(tensor)

@@ -1,20 +1,15 @@
 """`fusewright run`: takes model files through everything and shows what happened.
 
-Each model file (models.py) is optimised, checked against float64 with every gradient, explained, timed beside eager
-and torch.compile, and trained beside an eager twin. The exit status is not zero if anything is wrong.
+Each model file (models.py) is explained, timed beside eager and torch.compile, checked against float64 with every
+gradient (benchmark.py), and trained beside an eager twin. The exit status is not zero if anything is wrong.
 """
 
 from __future__ import annotations
 
 import copy
 import json
-import os
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -23,48 +18,44 @@ from rich.table import Table
 from torch import nn
 
 import fusewright
-from fusewright.console import progress
-from fusewright.counting import CountOperators
+from fusewright.benchmark import Benchmark
+from fusewright.candidates import OURS
+from fusewright.console import output_file, progress
 from fusewright.errors import InputError
-from fusewright.measure import Timing, interleaved, show_bytes, show_seconds, speedup, synchronize, training_step
+from fusewright.explain import kernel_bytes
+from fusewright.html.page import page
+from fusewright.measure import show_bytes, show_seconds
 from fusewright.models import CPU, ModelFile, choose_device, default_models, load, scale_for_this_machine
-from fusewright.oracle import Verdict, judge_step
+from fusewright.oracle import Verdict
+from fusewright.study import CANDIDATES, Study, study
 
 TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside
 
-# Operators that stay with the library: counted apart, before and after.
+
 # ---- one model ---------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Report:
     name: str
-    verdicts: list[Verdict] = field(default_factory=list)
-    eager_operators: int = 0
-    eager_library: int = 0
-    eager_bytes: int = 0  # outside the library's operators
-    kernels: int = 0
-    library: int = 0
-    kernel_bytes: int = 0
-    forward: dict[str, Timing] = field(default_factory=dict)
-    step: dict[str, Timing] = field(default_factory=dict)
+    study: Study | None = None
     losses: dict[str, list[float]] = field(default_factory=dict)
-    first_call: dict[str, float] = field(default_factory=dict)  # "cold" and "warm" seconds
-    explanation: str = ""
-    notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-
-STAGES = (
-    "optimise and check",
-    "explain",
-    "torch.compile",
-    "time forward",
-    "time step",
-    "train",
-    "first call",
-)
+    def to_dict(self) -> dict:
+        """Plain values only."""
+        explanation = self.study.explanation if self.study else None
+        return {
+            "name": self.name,
+            "kernels": len(explanation.kernels) if explanation else None,
+            "library": len(explanation.library) if explanation else None,
+            "kernel_bytes": kernel_bytes(explanation) if explanation else None,
+            "explanation": str(explanation),
+            **(self.study.to_dict() if self.study else {}),
+            "losses": self.losses,
+            "problems": self.problems,
+        }
 
 
 def tour(
@@ -77,91 +68,28 @@ def tour(
     device: torch.device = CPU,
 ) -> Report:
     report = Report(file.name)
+    step("run in eager")
     model = file.build(scale, seed, device)
-    inputs = file.inputs(scale, device)
-    output = file.output(copy.deepcopy(model), inputs)
-
-    def fresh() -> list[torch.Tensor]:
-        drawn = file.inputs(scale, device)
-        return [t.requires_grad_(t.is_floating_point()) for t in drawn] + [torch.randn_like(output)]
-
-    step("optimise and check")
-    eager, exact = copy.deepcopy(model), copy.deepcopy(model).double()
+    draw = file.draw(scale, device)
+    file.output(copy.deepcopy(model), draw(seed))
     before = fusewright.stats()
-    fused = fusewright.optimize(copy.deepcopy(model))
-    report.verdicts = judge_step(fused, eager, exact, inputs, torch.randn_like(output))
-    report.problems += [verdict.problem for verdict in report.verdicts if not verdict.ok]
+    report.study = study(
+        model,
+        draw,
+        file=file,
+        scale=scale,
+        candidates=[name for name in CANDIDATES if name != "torch.compile" or with_compile],
+        seconds=seconds,
+        seed=seed,
+        progress=step,
+    )
+    report.problems += report.study.problems
     if fusewright.stats()["fallback_calls"] > before["fallback_calls"]:
         report.problems.append("part of the model fell back to PyTorch")
-
-    step("explain")
-    _explain(report, fused, copy.deepcopy(model), inputs, output)
-
-    candidates = {"eager": eager, "fusewright": fused}
-    step("torch.compile")
-    if with_compile:
-        compiled = _torch_compile(report, copy.deepcopy(model), fresh())
-        if compiled is not None:
-            candidates["torch.compile"] = compiled
-
-    step("time forward")
-    with torch.no_grad():
-        forwards = {name: _without_gradient_argument(m) for name, m in candidates.items()}
-        report.forward = interleaved(forwards, fresh, seconds=seconds)
-    step("time step")
-    steps = {name: training_step(m) for name, m in candidates.items()}
-    report.step = interleaved(steps, fresh, seconds=seconds)
-    # Once more, on inputs that nobody has seen: what was timed is what is right.
-    eager = file.build(scale, seed, device)
-    eager.load_state_dict(fused.state_dict())
-    exact = copy.deepcopy(eager).double()
-    *inputs, gradient = fresh()
-    after = judge_step(fused, eager, exact, inputs, gradient)
-    report.problems += [f"after timing, {verdict.problem}" for verdict in after if not verdict.ok]
-
+    report.problems += [f"not fused: {fallback}" for fallback in report.study.explanation.fallbacks]
     step("train")
     _train(report, file, scale, seed, device)
-
-    step("first call")
-    _first_call(report, file.path, scale, device)
     return report
-
-
-def _without_gradient_argument(model: nn.Module) -> Callable[..., object]:
-    return lambda *arguments: model(*arguments[:-1])
-
-
-def _torch_compile(report: Report, model: nn.Module, arguments: list[torch.Tensor]) -> nn.Module | None:
-    try:
-        compiled = torch.compile(model)
-        training_step(compiled)(*arguments)
-        with torch.no_grad():
-            compiled(*arguments[:-1])
-    except Exception as error:  # whatever keeps it from working here, a missing compiler for one
-        reason = next(iter(str(error).strip().splitlines()), "")
-        report.notes.append(f"torch.compile n/a: {type(error).__name__}: {reason}"[:200])
-        return None
-    return compiled
-
-
-def _explain(
-    report: Report, fused: nn.Module, eager: nn.Module, inputs: list[torch.Tensor], output: torch.Tensor
-) -> None:
-    explanation = fusewright.explain(fused, *inputs)
-    report.explanation = str(explanation)
-    report.kernels = len(explanation.kernels)
-    report.library = len(explanation.library)
-    report.kernel_bytes = sum(kernel.bytes_read + kernel.bytes_written for kernel in explanation.kernels)
-    report.problems += [f"not fused: {fallback}" for fallback in explanation.fallbacks]
-
-    with CountOperators() as count:
-        leaves = [t.detach().requires_grad_(t.is_floating_point()) for t in inputs]
-        training_step(eager)(*leaves, torch.ones_like(output))
-    report.eager_operators, report.eager_library, report.eager_bytes = (
-        count.operators,
-        count.library,
-        count.bytes,
-    )
 
 
 def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch.device) -> None:
@@ -190,35 +118,6 @@ def _train(report: Report, file: ModelFile, scale: str, seed: int, device: torch
             break
 
 
-# ---- the first call, in a process of its own ---------------------------------------------------------------
-
-
-def _first_call(report: Report, path: Path, scale: str, device: torch.device) -> None:
-    with tempfile.TemporaryDirectory(prefix="fusewright-first-call-") as cache:
-        environment = {**os.environ, "FUSEWRIGHT_CACHE_DIR": cache}
-        for name in ("cold", "warm"):
-            command = [sys.executable, "-m", "fusewright.tour", str(path), scale, device.type]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-            if done.returncode != 0:
-                last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-                report.problems.append(f"first call, {name}: {last}")
-                return
-            report.first_call[name] = json.loads(done.stdout.splitlines()[-1])["seconds"]
-
-
-def first_call_seconds(path: Path, scale: str, device: torch.device = CPU) -> dict[str, float]:
-    """Seconds from an unoptimised model to its first gradients, torch and fusewright being imported."""
-    file = load(path)
-    model = file.build(scale, 0, device)
-    inputs = file.inputs(scale, device)
-    copy.deepcopy(model)(*inputs).sum().backward()  # eager's own first call is not ours to count
-    synchronize(inputs)
-    start = time.perf_counter()
-    fusewright.optimize(model)(*inputs).sum().backward()
-    synchronize(inputs)
-    return {"seconds": time.perf_counter() - start, **fusewright.stats()}
-
-
 # ---- what the user sees ------------------------------------------------------------------------------------
 
 
@@ -229,52 +128,58 @@ def results_table(reports: list[Report], scale: str, device: torch.device = CPU)
     for report in reports:
         table.add_column(report.name.replace("_", " "), justify="right", overflow="fold")
 
-    def row(label: str, cell: Callable[[Report], str], **options) -> None:
+    def row(label: str, cell: Callable[[Study], str], **options) -> None:
+        whole_row(label, lambda report: cell(report.study), **options)
+
+    def whole_row(label: str, cell: Callable[[Report], str], **options) -> None:
         table.add_row(label, *[_safe(cell, report) for report in reports], **options)
 
-    row("operators, eager", lambda r: f"{r.eager_operators} + {r.eager_library} library")
-    row("kernels, fused", lambda r: f"{r.kernels} + {r.library} library")
-    row("bytes outside the library, eager", lambda r: show_bytes(r.eager_bytes))
-    row("bytes outside the library, fused", lambda r: show_bytes(r.kernel_bytes), end_section=True)
-    row("output error (eager's)", lambda r: f"{r.verdicts[0].error:.1e} ({r.verdicts[0].eager_error:.1e})")
-    row(
-        "gradients and buffers right",
-        lambda r: f"{sum(v.ok for v in r.verdicts[1:])} of {len(r.verdicts) - 1}",
-    )
-    row("worst error / eager's", _worst, end_section=True)
-    for title, field_name in (("forward", "forward"), ("training step", "step")):
-        row(f"{title}, eager", lambda r, f=field_name: show_seconds(getattr(r, f)["eager"].median))
-        row(f"{title}, torch.compile", lambda r, f=field_name: _time(getattr(r, f), "torch.compile"))
-        ours = f"{title}, fusewright"
-        row(ours, lambda r, f=field_name: _time(getattr(r, f), "fusewright"), end_section=True)
+    row("operators, eager", lambda s: f"{s.eager.operators} + {s.eager.library} library")
+    row("kernels, fused", lambda s: f"{len(s.explanation.kernels)} + {len(s.explanation.library)} library")
+    row("bytes outside the library, eager", lambda s: show_bytes(s.eager.bytes))
+    row("bytes outside the library, fused", lambda s: show_bytes(kernel_bytes(s.explanation)), end_section=True)
+    row("output error (eager's)", lambda s: f"{_verdicts(s)[0].error:.1e} ({_verdicts(s)[0].eager_error:.1e})")
+    row("gradients and buffers right", lambda s: f"{sum(v.ok for v in _verdicts(s)[1:])} of {len(_verdicts(s)) - 1}")
+    row("worst error / eager's", _worst)
+    row("certificate", lambda s: f"{sum(c.ok for c in s.certificate.cases)} of {len(s.certificate.cases)} cases")
+    table.add_section()
+    for title, mode in (("forward", "forward"), ("training step", "step")):
+        row(f"{title}, eager", lambda s, m=mode: show_seconds(s.benchmark.timing("eager", m).median))
+        row(f"{title}, torch.compile", lambda s, m=mode: _time(s.benchmark, "torch.compile", m))
+        row(f"{title}, fusewright", lambda s, m=mode: _time(s.benchmark, OURS, m), end_section=True)
+    row("peak memory, eager", lambda s: show_bytes(s.benchmark.row("eager").memory.peak))
+    row("peak memory, fusewright", lambda s: show_bytes(s.benchmark.row(OURS).memory.peak), end_section=True)
     row(
         "first call, cold / warm",
-        lambda r: " / ".join(show_seconds(r.first_call[k]) for k in ("cold", "warm")),
+        lambda s: " / ".join(show_seconds(s.benchmark.row(OURS).first_call[k]) for k in ("cold", "warm")),
     )
-    row("loss, eager", lambda r: _losses(r, "eager"))
-    row("loss, fusewright", lambda r: _losses(r, "fusewright"))
-    row("verdict", lambda r: "[bold red]wrong[/]" if r.problems else "[bold green]right[/]")
+    for name in ("eager", OURS):
+        whole_row(f"loss, {name}", lambda r, n=name: _losses(r, n))
+    whole_row("verdict", lambda r: "[bold red]wrong[/]" if r.problems else "[bold green]right[/]")
     return table
 
 
 def _safe(cell: Callable[[Report], str], report: Report) -> str:
     try:
         return cell(report)
-    except (KeyError, IndexError):  # the tour of this model ended before it was known
+    except (AttributeError, KeyError, IndexError):  # the tour of this model ended before it was known
         return "-"
 
 
-def _worst(report: Report) -> str:
+def _verdicts(study: Study) -> list[Verdict]:
+    return study.benchmark.row(OURS).verdicts[study.mode]
+
+
+def _worst(study: Study) -> str:
     # A gradient that is zero but for rounding has no meaningful relative error.
-    told = [verdict for verdict in report.verdicts if verdict.eager_error < 1.0]
+    told = [verdict for verdict in _verdicts(study) if verdict.eager_error < 1.0]
     worst = max(told, key=lambda verdict: verdict.ratio)
     return f"{worst.ratio:.2f}x ({worst.name})"
 
 
-def _time(timings: dict[str, Timing], name: str) -> str:
-    if name not in timings and "eager" in timings:
-        return "n/a"
-    return f"{show_seconds(timings[name].median)} ({speedup(timings['eager'], timings[name]):.2f}x)"
+def _time(benchmark: Benchmark, name: str, mode: str) -> str:
+    timing = benchmark.timing(name, mode)
+    return f"{show_seconds(timing.median)} ({benchmark.faster(name, mode):.2f}x)" if timing else "n/a"
 
 
 def _losses(report: Report, name: str) -> str:
@@ -292,6 +197,7 @@ def main(
     with_compile: bool = True,
     explain: bool = True,
     as_json: bool = False,
+    output: Path | None = None,
 ) -> int:
     paths = paths or default_models()
     if not paths:
@@ -300,41 +206,46 @@ def main(
     files = [load(path) for path in paths]  # all of them, before the long work on the first
     scale = scale_for_this_machine(place) if scale == "auto" else scale
 
-    reports = []
-    with progress(len(files) * len(STAGES)) as step:
-        for file in files:
-            try:
-                stage = lambda name, file=file: step(f"{file.name}: {name}")
-                reports.append(tour(file, scale, seed, seconds, with_compile, stage, place))
-            except InputError:
-                raise
-            except Exception as error:
-                Console(stderr=True).print_exception()
-                reports.append(Report(file.name, problems=[f"{type(error).__name__}: {error}"]))
-
-    wrong = sum(bool(report.problems) for report in reports)
+    with output_file(output) as written:
+        with progress() as step:
+            reports = [_toured(file, scale, seed, seconds, with_compile, step, place) for file in files]
+        studies = [report.study for report in reports if report.study]
+        if written and not studies:
+            raise InputError(f"nothing to write to {output}: no model got through")
+        if written:
+            written.write(page(studies, "Fusewright showcase" if paths == default_models() else "Fusewright"))
     if as_json:
-        print(json.dumps({"scale": scale, "device": str(place), "models": [asdict(r) for r in reports]}, indent=2))
+        print(json.dumps({"scale": scale, "device": str(place), "models": [r.to_dict() for r in reports]}, indent=2))
     else:
         _print_reports(reports, scale, place, explain)
-    return 1 if wrong else 0
+        if output:
+            print(f"the report is in {output}")
+    return 1 if any(report.problems for report in reports) else 0
+
+
+def _toured(file: ModelFile, scale, seed, seconds, with_compile, step, device) -> Report:
+    try:
+        stage = lambda name: step(f"{file.name}: {name}")
+        return tour(file, scale, seed, seconds, with_compile, stage, device)
+    except InputError:
+        raise
+    except Exception as error:
+        Console(stderr=True).print_exception()
+        return Report(file.name, problems=[f"{type(error).__name__}: {error}"])
 
 
 def _print_reports(reports: list[Report], scale: str, device: torch.device, explain: bool) -> None:
     console = Console()
     for report in reports:
-        if report.explanation and explain:
+        if report.study and explain:
             console.rule(report.name)
-            console.print(report.explanation, markup=False, highlight=False)
+            console.print(str(report.study.explanation), markup=False, highlight=False)
     console.print(results_table(reports, scale, device))
     for report in reports:
-        for note in report.notes:
-            console.print(f"{report.name}: {note}", markup=False)
+        for row in report.study.benchmark.rows if report.study else []:
+            if row.reason:
+                console.print(f"{report.name}: {row.name} n/a: {row.reason}", markup=False)
         for problem in report.problems:
             console.print(f"{report.name}: WRONG: {problem}", style="red", markup=False)
     wrong = sum(bool(report.problems) for report in reports)
     console.print(f"{len(reports) - wrong} of {len(reports)} models right", style="red" if wrong else "green")
-
-
-if __name__ == "__main__":
-    print(json.dumps(first_call_seconds(Path(sys.argv[1]), sys.argv[2], torch.device(sys.argv[3]))))

@@ -5,6 +5,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "ir/builder.h"
+#include "passes/arithmetic.h"
 #include "runtime/background.h"
 #include "runtime/cuda.h"
 #include "runtime/disk_cache.h"
@@ -102,13 +103,44 @@ class PyBuilder {
   Builder builder_;
 };
 
-py::list report_kernels(const Plan& plan, const char* phase) {
+// What a view is a view of: the tensor in memory.
+Value in_memory(const Graph& graph, Value v) {
+  while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
+  return v;
+}
+
+int64_t bytes_of(const Graph& graph, Value v) {
+  int64_t bytes = size_of(graph.dtype(v));
+  for (const Size& size : graph.shape(v)) bytes *= graph.hint(size);
+  return bytes;
+}
+
+// Tensors of a plan as (number, bytes): the same number, the same tensor.
+py::tuple tensor_row(const Graph& graph, Value v) {
+  v = in_memory(graph, v);
+  return py::make_tuple(v, bytes_of(graph, v));
+}
+
+// Groups are steps of the plan: the positions of kernels, or of library calls, among them.
+std::vector<size_t> steps_of(const Fusion& fusion, bool library) {
+  std::vector<size_t> result;
+  for (size_t i = 0; i < fusion.groups.size(); ++i)
+    if (fusion.groups[i].library == library) result.push_back(i);
+  return result;
+}
+
+py::list report_kernels(const Plan& plan, const Fusion& fusion, const char* phase) {
   py::list result;
+  const std::vector<size_t> steps = steps_of(fusion, false);
   for (const Plan::KernelReport& kernel : plan.kernels()) {
-    py::list operators, sources;
+    const size_t step = steps[result.size()];
+    py::list operators, sources, origins, reads, writes;
+    for (const auto& operand : kernel.code->operands)
+      (operand.store ? writes : reads).append(tensor_row(plan.graph(), operand.value));
     for (int origin : kernel.code->origins) {
       const Origin& from = plan.graph().origins[static_cast<size_t>(origin)];
       operators.append(from.op);
+      origins.append(origin);
       if (!from.source.empty() && !sources.contains(from.source)) sources.append(from.source);
     }
     py::dict row;
@@ -120,18 +152,27 @@ py::list report_kernels(const Plan& plan, const char* phase) {
     row["bytes_written"] = kernel.bytes_written;
     row["sources"] = sources;
     row["text"] = kernel.code->text;
+    row["step"] = step;
+    row["origins"] = origins;
+    row["reads"] = reads;
+    row["writes"] = writes;
+    row["operations"] = operations(plan.graph(), fusion.groups[step]);
     result.append(row);
   }
   return result;
 }
 
-py::list report_library(const Plan& plan, const char* phase) {
+py::list report_library(const Plan& plan, const Fusion& fusion, const char* phase) {
   py::list result;
+  const std::vector<size_t> steps = steps_of(fusion, true);
   for (Value v : plan.library_calls()) {
+    const size_t step = steps[result.size()];
     const Graph& graph = plan.graph();
     const Node& node = graph[v];
-    py::list shapes;
+    py::list shapes, reads, writes;
+    writes.append(tensor_row(graph, v));
     for (Value operand : node.operands) {
+      reads.append(tensor_row(graph, operand));
       Ints sizes;
       for (const Size& size : graph.shape(operand)) sizes.push_back(graph.hint(size));
       shapes.append(sizes);
@@ -141,12 +182,39 @@ py::list report_library(const Plan& plan, const char* phase) {
     row["phase"] = phase;
     row["shapes"] = shapes;
     row["dtype"] = name_of(node.type.dtype);
+    row["step"] = step;
+    row["reads"] = reads;
+    row["writes"] = writes;
+    row["operations"] = operations(graph, fusion.groups[step]);
+    row["origins"] = node.origin >= 0 ? Ints{node.origin} : Ints{};
     if (node.origin >= 0) {
       row["origin"] = graph.origins[static_cast<size_t>(node.origin)].op;
       row["source"] = graph.origins[static_cast<size_t>(node.origin)].source;
     }
     result.append(row);
   }
+  return result;
+}
+
+// Which tensors of the plans come from outside and leave, and which of the backward's are the forward's.
+py::dict report_tensors(const Program& program) {
+  py::list inputs, outputs, saved, gradients;
+  for (Value v : program.forward.inputs)
+    if (program.forward[v].op == Op::input) inputs.append(v);
+  for (size_t i = 0; i < program.user_outputs; ++i)
+    outputs.append(in_memory(program.forward, program.forward.outputs[i].value));
+  for (size_t i = 0; i < program.saved.size(); ++i) {
+    const Program::Saved& from = program.saved[i];
+    const auto index = static_cast<size_t>(from.index);
+    const Value value = from.is_input ? program.forward.inputs[index] : program.forward.outputs[index].value;
+    saved.append(py::make_tuple(program.backward.inputs[i], in_memory(program.forward, value)));
+  }
+  for (const Output& output : program.backward.outputs) gradients.append(in_memory(program.backward, output.value));
+  py::dict result;
+  result["inputs"] = inputs;        // of the forward, without scalars
+  result["outputs"] = outputs;      // of the forward, for the user
+  result["saved"] = saved;          // (in the backward, in the forward)
+  result["gradients"] = gradients;  // results of the backward
   return result;
 }
 
@@ -188,12 +256,12 @@ py::dict report(Region& region, const Wanted& wanted) {
   }
   const Program& program = executable->program();
   py::dict result;
-  py::list kernels = report_kernels(executable->forward(), "forward");
-  py::list library = report_library(executable->forward(), "forward");
+  py::list kernels = report_kernels(executable->forward(), program.forward_fusion, "forward");
+  py::list library = report_library(executable->forward(), program.forward_fusion, "forward");
   py::list stops = report_stops(program.forward_fusion);
   if (executable->training()) {
-    kernels = kernels + report_kernels(executable->backward(), "backward");
-    library = library + report_library(executable->backward(), "backward");
+    kernels = kernels + report_kernels(executable->backward(), program.backward_fusion, "backward");
+    library = library + report_library(executable->backward(), program.backward_fusion, "backward");
     stops = stops + report_stops(program.backward_fusion);
   }
   result["kernels"] = kernels;
@@ -201,6 +269,7 @@ py::dict report(Region& region, const Wanted& wanted) {
   result["rewrites"] = program.rewrites;
   result["stops"] = stops;
   result["slower_than_eager"] = slower;
+  result["tensors"] = report_tensors(program);
   result["forward"] = print(program.forward);
   result["backward"] = executable->training() ? print(program.backward) : "";
   return result;
@@ -238,6 +307,13 @@ py::tuple cache_verify() {
 }
 
 size_t cache_clear() { return DiskCache(DiskCache::default_root()).clear(); }
+
+// How many operations the plans of a pattern are, and would be without these rewrite rules.
+std::pair<int64_t, int64_t> operations_saved(Region& region, const Wanted& wanted, const std::set<std::string>& rules) {
+  auto executable = region.executable(pattern_of(region, wanted), region.gpu());
+  const Program& program = executable->program();
+  return {operations(program), operations(without_rules(region.graph(), program, rules))};
+}
 
 py::object python_sink;
 
@@ -311,6 +387,7 @@ PYBIND11_MODULE(_core, m) {
              return region.contest(inputs, run) == Region::Verdict::eager;
            })
       .def("prepare", [](const Region& region, const Wanted& wanted) { region.prepare(pattern_of(region, wanted)); })
+      .def("operations_saved", &operations_saved, py::call_guard<py::gil_scoped_release>())
       .def("report", &report);
 
   m.def("run_region", &run_region, py::call_guard<py::gil_scoped_release>());

@@ -73,7 +73,7 @@ BAD_FILES = {
 }
 
 
-@pytest.mark.parametrize("command", ["explain", "certify"])
+@pytest.mark.parametrize("command", ["explain", "certify", "bench", "report"])
 @pytest.mark.parametrize("kind", BAD_FILES)
 def test_a_file_that_does_not_fit(capsys, tmp_path, command, kind):
     """One message, the user's own lines, none of ours."""
@@ -81,8 +81,9 @@ def test_a_file_that_does_not_fit(capsys, tmp_path, command, kind):
     path = tmp_path / "model.py"
     if text is not None:
         path.write_text(text)
-    status, out, err = fusewright(capsys, command, str(path))
-    assert status == 2 and not out
+    written = ["-o", str(tmp_path / "page.html")] if command == "report" else []
+    status, out, err = fusewright(capsys, command, str(path), *written)
+    assert status == 2 and not out and not (tmp_path / "page.html").exists()
     assert str(path) in err and all(part in err for part in expected), err
     assert not re.search(r'File ".*fusewright/\w+\.py"', err), err
 
@@ -97,6 +98,8 @@ def test_a_file_that_does_not_fit(capsys, tmp_path, command, kind):
         (["explain", "no.such.module:Model"], "No module named 'no'"),
         (["certify", "FILE", "-o", "/nonexistent/certificate.json"], "cannot write /nonexistent/certificate.json"),
         (["certify", "FILE", "--seeds", "0"], "less than 1"),
+        (["bench", "FILE", "--seconds", "0"], "not more than 0"),
+        (["bench", "FILE", "--modes", "sideways"], "invalid choice"),
         (["run", "/nonexistent/model.py"], "no such file"),
         (["explain"], "required"),
         (["cache", "polish"], "invalid choice"),
@@ -109,7 +112,7 @@ def test_bad_usage(capsys, model, arguments, expected):
     assert status == 2 and not out and expected in err, err
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "certify", "doctor", "cache"])
+@pytest.mark.parametrize("command", ["run", "explain", "certify", "bench", "report", "doctor", "cache"])
 def test_help_shows_examples(capsys, command):
     status, out, _ = fusewright(capsys, command, "--help")
     assert status == 0 and f"examples:\n  fusewright {command}" in out and "--json" in out
@@ -144,18 +147,15 @@ def test_a_class_in_a_module(capsys, tmp_path, monkeypatch):
 # ---- run ---------------------------------------------------------------------------------------------------
 
 
-def test_run(capsys, model):
-    status, out, err = fusewright(
-        capsys, "run", model, "--seconds", "0.01", "--no-compile", "--device", "cpu", "--json"
-    )
+def test_run(capsys, model, tmp_path):
+    page = tmp_path / "page.html"
+    options = ("--seconds", "0.01", "--no-compile", "--device", "cpu", "-o", str(page))
+    status, out, err = fusewright(capsys, "run", model, *options, "--json")
     (report,) = json.loads(out)["models"]
-    assert (
-        status == 0
-        and not report["problems"]
-        and report["kernels"] == 2
-        and report["first_call"].keys() == {"cold", "warm"}
-    )
-    assert err.splitlines()[0] == "model: optimise and check"
+    assert page.read_text().count("<article") == 1
+    assert status == 0 and not report["problems"] and report["kernels"] == 2
+    assert report["benchmark"]["candidates"]["fusewright"]["first_call_s"].keys() == {"cold", "warm"}
+    assert err.splitlines()[0] == "model: run in eager"
 
 
 # ---- cache -------------------------------------------------------------------------------------------------

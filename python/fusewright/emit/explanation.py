@@ -9,8 +9,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .. import _core
-from ..counting import CountOperators
 from ..measure import show_bytes
+from ..traffic import traffic_of
 from .extension import plain_words
 
 _WIDTH = 116
@@ -28,13 +28,16 @@ def eager_bytes(model: torch.nn.Module, inputs: list, training: bool) -> int | N
             tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
             fake = {name: mode.from_tensor(tensor) for name, tensor in tensors.items()}
             given = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in inputs]
-            with CountOperators() as count, torch.set_grad_enabled(training):
+
+            def run() -> None:
                 results = torch.func.functional_call(model, fake, tuple(given))
                 results = torch.utils._pytree.tree_leaves(results)
                 wanted = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
                 if wanted:
                     torch.autograd.backward(wanted, [torch.empty_like(r) for r in wanted])
-            return count.bytes
+
+            with torch.set_grad_enabled(training):
+                return traffic_of(run).bytes
     except Exception:  # a model that cannot be run without memory: the file says nothing about it
         return None
 
