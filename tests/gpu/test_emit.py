@@ -46,7 +46,7 @@ def test_against_float64(name, device):
             if training and batch == 1 and "batchnorm" in name:
                 continue
             twin = [copy.deepcopy(m).train(training) for m in (made, model, model)]
-            gradient = torch.randn_like(copy.deepcopy(model)(x).detach())
+            gradient = torch.randn_like(copy.deepcopy(twin[1])(x).detach())
             assert_right(judge_step(twin[0], twin[1], twin[2].double(), [x], gradient), TF32_ERROR)
 
 
