@@ -54,7 +54,8 @@ def cases(name):
 
 
 NAMES = [*showcase.NAMES, *OTHERS]
-EMULATED = [showcase.BATCH_NORM, showcase.CONV_TRANSPOSE, showcase.GROUP_NORM]
+EMULATED = ["channels_last", showcase.BATCH_NORM, showcase.CONV_TRANSPOSE, showcase.GROUP_NORM]
+CHANNELS_LAST = [[(2, 64, 10, 13)], [(1, 64, 7, 6)]]  # of an example, whose convolution runs in channels last
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +78,15 @@ def comparisons(folder):
 
     def compare(job):
         name, backend = job
-        script = {"cpu": "compare.py", "cuda": "emulated.py"}[backend]
-        shapes = cases(name) if backend == "cpu" else cases(name)[:3]
-        command = [sys.executable, HERE / "emitted" / script, folder / f"{name}.py", folder / f"{name}_{backend}.py"]
-        command += [json.dumps(shapes), *([folder / "headers.json"] if backend == "cuda" else [])]
+        if name == "channels_last":
+            files, shapes = [showcase.FOLDER / f"{showcase.CONV}.py", EMITTED / f"{showcase.CONV}.py"], CHANNELS_LAST
+        else:
+            files, shapes = [folder / f"{name}.py", folder / f"{name}_{backend}.py"], cases(name)
+        command = [sys.executable, HERE / "emitted" / "compare.py", *files, json.dumps(shapes)]
+        if backend == "cuda":
+            command[1] = HERE / "emitted" / "emulated.py"
+            command[-1] = json.dumps(shapes[:3])
+            command += [folder / "headers.json", *(["wide"] if name == showcase.GROUP_NORM else [])]
         words = [str(word) for word in command]
         return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..errors import InputError
+from ..importer import Imported
 from ..models import ModelFile, describe, is_float_tensor
 from ..sizes import size_text_of
 from .capturing import Capture, capture_model
@@ -46,9 +47,12 @@ class _Regions:
         self.writers: list[RegionWriter] = []
         self.texts: list[str] = []
 
-    def add(self, graph, wanted: list[bool], inputs: list[str], first_mode: bool) -> str:
+    def add(self, imported: Imported, wanted: list[bool], inputs: list[str], first_mode: bool) -> str:
+        """The name of the function for a region that is called with these expressions, tensors first."""
         name = f"region_{len(self.texts)}"
-        writer = RegionWriter(name, graph, _distinct(inputs), wanted if self.training else [], self.kernels, self.tf32)
+        names, count = _distinct(inputs), len(imported.inputs)
+        flags = wanted if self.training else []
+        writer = RegionWriter(name, imported.graph, names[:count], names[count:], flags, self.kernels, self.tf32)
         text = writer.text()
         plain = _unnamed(text)
         for number, known in enumerate(self.texts):
@@ -105,10 +109,10 @@ def emit(
         captures[mode] = capture_model(file, model.train(mode), inputs, training)
         bodies[mode] = _body(captures[mode], regions, file, len(captures) == 1)
     state = [name for name, _ in (*model.named_parameters(), *model.named_buffers())]
-    parameters = _signature(source, class_name, model, len(inputs))
+    parameters = _signature(source, class_name, len(inputs))
     methods = _methods(captures, bodies, parameters, state)
     imports, definitions = source.definitions(class_name)
-    new_class = source.model(class_name, NEW_NAME, "", methods)
+    new_class = source.model(class_name, NEW_NAME, methods)
     region_text = "\n\n\n".join(text.strip("\n") for text in regions.texts) + "\n"
     extension = extension_section(kernels, list(arch), identifier(file.name))
     emitted = _summary(captures, regions, backend)
@@ -141,13 +145,9 @@ def _body(capture: Capture, regions: _Regions, file: ModelFile, first_mode: bool
 
     def call(core_region, inputs: list[str]) -> tuple[str, int]:
         number = by_handle[core_region.handle]
-        region = capture.captured.regions[number]
-        values = region.imported.graph
-        scalars = len(region.imported.scalars)
-        wanted = [*capture.captured.wanted[number], *[False] * scalars]
-        return regions.add(values, wanted, inputs, first_mode), len(region.imported.outputs) - len(
-            region.imported.updates
-        )
+        imported = capture.captured.regions[number].imported
+        function = regions.add(imported, capture.captured.wanted[number], inputs, first_mode)
+        return function, len(imported.outputs) - len(imported.updates)
 
     writer = GraphWriter(capture.captured.module, capture.arguments, call, str(file.path))
     lines = writer.write()
@@ -171,7 +171,7 @@ def _size_checks(capture: Capture, places: dict) -> list[str]:
     return lines
 
 
-def _signature(source: UserSource, class_name: str, model, given: int) -> ast.arguments:
+def _signature(source: UserSource, class_name: str, given: int) -> ast.arguments:
     found = source.forward_parameters(class_name)
     if found is None:
         raise InputError(f"{source.path}: {class_name} has no forward of its own: emit the class that defines it")

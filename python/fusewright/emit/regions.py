@@ -281,15 +281,24 @@ class PlanWriter:
 class RegionWriter:
     """The text of one region: `run_<name>` for inference and, with gradients, the autograd function around it."""
 
-    def __init__(self, name: str, graph, input_names: list[str], wanted: list[bool], kernels: Kernels, tf32: bool):
+    def __init__(
+        self, name: str, graph, tensors: list[str], scalars: list[str], wanted: list[bool], kernels: Kernels, tf32: bool
+    ):
+        """tensors, scalars: names of what the region is called with, in this order; wanted: a flag for each tensor."""
         self.name, self.kernels = name, kernels
-        self.input_names = input_names
+        self.tensors, self.arguments = tensors, [*tensors, *scalars]
         self.inference = _core.describe_region(graph, [], kernels.cuda, tf32)
-        self.training = _core.describe_region(graph, wanted, kernels.cuda, tf32) if any(wanted) else None
+        # The core has them in the order in which they were first needed.
+        values, inputs = self.inference["forward"]["values"], self.inference["forward"]["inputs"]
+        is_tensor = [values[v]["op"] == "input" for v in inputs]
+        rest = {True: iter(tensors), False: iter(scalars)}
+        self.input_names = [next(rest[kind]) for kind in is_tensor]
+        flags = iter(wanted)
+        in_order = [next(flags, False) if kind else False for kind in is_tensor]
+        self.training = _core.describe_region(graph, in_order, kernels.cuda, tf32) if any(in_order) else None
         self.in_first_mode = True  # of those that were captured, which is what the file's numbers are about
-        values = self.inference["forward"]["values"]
-        own = [values[v]["attributes"]["name"] for v in self.inference["forward"]["inputs"]]
-        self._words = dict(zip(own, input_names, strict=True))
+        own = [values[v]["attributes"]["name"] for v in inputs]
+        self._words = dict(zip(own, self.input_names, strict=True))
         # Symbols of sizes have other names in every version of PyTorch.
         plans = [self.inference["forward"], *((self.training or {}).get(key) for key in ("forward", "backward"))]
         symbols = dict.fromkeys(symbol[0] for plan in plans if plan for symbol in plan["symbols"])
@@ -305,13 +314,12 @@ class RegionWriter:
         text = re.sub(rf"\bdL_d({pattern})\b", lambda m: f"dL_d{self._words[m[1]]}", text)
         return re.sub(rf"\b({pattern})\b", lambda m: self._words[m[1]], text)
 
-    @property
-    def tensors(self) -> list[str]:
-        values, inputs = self.inference["forward"]["values"], self.inference["forward"]["inputs"]
-        return [n for n, v in zip(self.input_names, inputs, strict=True) if values[v]["op"] == "input"]
+    def _need(self, graph_input: int) -> str:
+        """Whether the gradient of this input of the core's graph is needed."""
+        return f"need[{self.arguments.index(self.input_names[graph_input])}]"
 
     def text(self) -> str:
-        arguments = ", ".join(self.input_names)
+        arguments = ", ".join(self.arguments)
         lines = [f"def _{self.name}_inference({arguments}):"]
         lines += _indented(self._forward_lines(self.inference, None))
         if self.training is None:
@@ -427,7 +435,7 @@ class RegionWriter:
             and forward_values[forward_inputs[i]]["dtype"] in ("f16", "bf16", "f32", "f64")
         ]
         for i, name in missing:
-            writer.lines.append(f"_no_such_gradient(need[{i}], {name!r})")
+            writer.lines.append(f"_no_such_gradient({self._need(i)}, {name!r})")
         writer.lines.append(f"device = {writer.names[first]}.device")
         writer.write_symbols()
         conditions = self._conditions(plan)
@@ -435,21 +443,22 @@ class RegionWriter:
             begin, known = len(writer.lines), set(writer.names)
             writer.write_step(step)
             if needed is not None:
-                test = " or ".join(f"need[{described['gradient_for_input'][o]}]" for o in needed)
+                test = " or ".join(self._need(described["gradient_for_input"][o]) for o in needed)
                 writer.lines[begin:] = [f"if {test}:", *_indented(writer.lines[begin:])]
                 writer.forget_views(known)
-        by_input = {i: o for o, i in enumerate(described["gradient_for_input"])}
+        by_name = {self.input_names[i]: (i, o) for o, i in enumerate(described["gradient_for_input"])}
         returned = []
-        for i in range(len(self.input_names)):
-            if i not in by_input:
+        for name in self.arguments:
+            if name not in by_name:
                 returned.append("None")
                 continue
+            i, output = by_name[name]
             lines_before = len(writer.lines)
-            text = writer.result(plan["outputs"][by_input[i]])
+            text = writer.result(plan["outputs"][output])
             made = writer.lines[lines_before:]
             if made:
-                writer.lines[lines_before:] = [f"if need[{i}]:", *_indented(made)]
-            returned.append(f"{text} if need[{i}] else None")
+                writer.lines[lines_before:] = [f"if {self._need(i)}:", *_indented(made)]
+            returned.append(f"{text} if {self._need(i)} else None")
         writer.lines.append("return (")
         writer.lines += [f"    {text}," for text in returned]
         writer.lines.append(")")

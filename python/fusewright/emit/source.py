@@ -98,7 +98,7 @@ class UserSource:
             lines[empty.lineno - first] = changed.decode()
         return "\n".join(lines)
 
-    def model(self, class_name: str, new_name: str, signature: str, methods: str) -> str:
+    def model(self, class_name: str, new_name: str, methods: str) -> str:
         """The class under its new name, with the methods in place of its own `forward`."""
         node = self.class_of(class_name)
         lines = self._segment(node).splitlines()
@@ -117,7 +117,6 @@ class UserSource:
             del lines[first : cut.end_lineno - offset + 1]
         while lines and not lines[-1].strip():
             lines.pop()
-        del signature
         return "\n".join(lines) + "\n\n" + methods
 
     def forward_parameters(self, class_name: str) -> ast.arguments | None:

@@ -1,11 +1,10 @@
 """Runs the CUDA half of an emitted file on the CPU: its own host code, tables and kernel texts, over the emulator.
 
 emulated.py MODEL.py MODEL_NEW.py CASES.json HEADERS.json: as compare.py. The headers are the library's, whole: the file
-has what a GPU needs of them.
+has what a GPU needs of them. With `wide` behind it all, every tensor counts as one that needs offsets of 64 bits.
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 
@@ -16,8 +15,11 @@ from torch.utils.cpp_extension import load_inline
 HERE = Path(__file__).parent
 
 
-def source_of(written, headers):
+def source_of(written, headers, wide):
     """The half with the kernels, with an address for each of them instead of its code."""
+    limit = "(int64_t{1} << 31) - (int64_t{1} << 24)"
+    assert limit in written._RULES
+    rules = written._RULES.replace(limit, "1") if wide else written._RULES
     prelude = "\n".join(headers[name] for name in ("prelude", "math", "cuda_device", "cuda_loops"))
     handles, texts, registered = [], [], []
     for name, _, ways in written._TABLE:
@@ -38,7 +40,7 @@ def source_of(written, headers):
     runtime = f'#include "{HERE / "emulated_runtime.h"}"\n'
     registration = "static const bool registered = [] {\n" + "\n".join(registered) + "\n  return true;\n}();\n"
     return "".join(
-        [written._SHARED, runtime, re.sub(r"#include <cuda_runtime.h>", "", written._RULES), pieces("prelude", prelude)]
+        [written._SHARED, runtime, rules.replace("#include <cuda_runtime.h>", ""), pieces("prelude", prelude)]
         + [*texts, *handles, registration, tables, written._TORCH]
     )
 
@@ -57,12 +59,12 @@ def literal(text):
     return "std::string(" + "\n".join(f'R"FW_RAW({chunk})FW_RAW"' for chunk in chunks) + ")"
 
 
-def main(model_path, new_path, cases, headers):
+def main(model_path, new_path, cases, headers, wide):
     def load(name, path):
         module = load_plain(name, path)
         if name == "written":
             extension = load_inline(
-                "emulated_" + Path(new_path).stem, [source_of(module, headers)], extra_cflags=["-O1"],
+                "emulated_" + Path(new_path).stem, [source_of(module, headers, wide)], extra_cflags=["-O1"],
                 **({"no_implicit_headers": True} if "no_implicit_headers" in load_inline.__code__.co_varnames else {}),
             )  # fmt: skip
             module._built.append(extension)
@@ -75,4 +77,5 @@ def main(model_path, new_path, cases, headers):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(Path(sys.argv[4]).read_text()))
+    everything = json.loads(Path(sys.argv[4]).read_text())
+    main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), everything, sys.argv[5:] == ["wide"])

@@ -41,7 +41,7 @@ class Model(Base):
     def forward(self, x, gate):
         y = self.blocks(scaled(x) + self.shift)
         y = torch.cumsum(torch.tanh(y) * gate, dim=-1)
-        attention = F.softmax(self.drop(y) / self.temperature, dim=-1)
+        attention = F.softmax(self.drop(y) / self.temperature, dim=-1) * x.shape[0] - len(gate)
         return {"attention": attention, "parts": (torch.exp(-y.abs()), y.mean(dim=1))}
 
 
