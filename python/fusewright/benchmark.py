@@ -460,7 +460,7 @@ class _Bench:
 
     def _time_steps(self, explanation: Explanation, call: Callable[..., object]) -> list[Timing | None]:
         arguments = self.fresh()
-        return step_timings(explanation, lambda: call(*arguments))
+        return step_timings(explanation, lambda: call(*arguments), self.device)
 
     def check(self, result: Benchmark, mode: str) -> None:
         """What was timed must be right, on inputs that nobody has seen."""

@@ -24,6 +24,7 @@ from fusewright.profiling import step_timings
 pytestmark = pytest.mark.real_core
 
 TWO = ("eager", "fusewright")
+CPU = torch.device("cpu")
 
 
 class Norms(nn.Module):
@@ -142,17 +143,17 @@ def test_seconds_of_steps():
     def call():
         fused(x).sum().backward()
 
-    found = [min(timing.samples) for timing in step_timings(explanation, call)]
+    found = [min(timing.samples) for timing in step_timings(explanation, call, CPU)]
     start = time.perf_counter()
     call()
     assert sum(found) < time.perf_counter() - start
-    first, second, *backward = step_timings(explanation, lambda: fused(x))
+    first, second, *backward = step_timings(explanation, lambda: fused(x), CPU)
     assert first and second and backward == [None, None]  # which has kernels of the same names, but did not run
 
     model = nn.Sequential(nn.Linear(65, 33), nn.GELU())
     x = torch.randn(17, 65, requires_grad=True)
     explanation, fused = explained(model, x), fusewright.optimize(model)
-    found = step_timings(explanation, lambda: fused(x).sum().backward())
+    found = step_timings(explanation, lambda: fused(x).sum().backward(), CPU)
     assert all(found) and sum(isinstance(step, LibraryCall) for step in explanation.steps) == 3
 
 
