@@ -48,26 +48,31 @@ def _silent_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-def step_timings(explanation: Explanation, call: Callable[[], object], repeats: int = REPEATS) -> list[Timing | None]:
+def step_timings(
+    explanation: Explanation, call: Callable[[], object], device: torch.device, repeats: int = REPEATS
+) -> list[Timing | None]:
     """The time of each of `explanation.steps` in a call, over several. None: it did not run.
 
-    On a GPU the time is the device's, in the order in which kernels of a name ran.
+    On a GPU the time is the device's; kernels of one name are told apart by the order in which they ran.
     """
+    on_gpu = device.type == "cuda"
     call()
     with profiled() as found:
         for _ in range(repeats):
             call()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
+        if on_gpu:
+            torch.cuda.synchronize(device)
     events = sorted(found.events(), key=lambda event: event.time_range.start)
-    on_device = [e for e in events if e.device_type != torch.autograd.DeviceType.CPU]
     samples: dict[int, list[float]] = {}
     for plans in _plans_that_look_alike(explanation):
         ranges = [found for event in events if (found := _steps_in(event, plans[0]))]
         for number, children in enumerate(ranges):
             for step, child in zip(plans[number % len(plans)], children, strict=True):
-                samples.setdefault(id(step), []).append(_seconds(child))
-    if on_device:
+                if not on_gpu or isinstance(step, LibraryCall):
+                    us = child.device_time_total if on_gpu else child.time_range.elapsed_us()
+                    samples.setdefault(id(step), []).append(us * 1e-6)
+    if on_gpu:
+        on_device = [e for e in events if e.device_type == torch.autograd.DeviceType.CUDA]
         samples |= _of_kernels_on_device(explanation, on_device)
     return [Timing(tuple(samples[id(step)])) if id(step) in samples else None for step in explanation.steps]
 
@@ -91,11 +96,6 @@ def _steps_in(event, plan: list[Kernel | LibraryCall]) -> list:
     found.sort(key=lambda child: child.time_range.start)
     names = [child.name if child.name.startswith("fw_") else "" for child in found]
     return found if names == [step.name if isinstance(step, Kernel) else "" for step in plan] else []
-
-
-def _seconds(event) -> float:
-    on_device = getattr(event, "device_time_total", 0)
-    return (on_device or event.time_range.elapsed_us()) * 1e-6
 
 
 def _of_kernels_on_device(explanation: Explanation, events: list) -> dict[int, list[float]]:

@@ -1,6 +1,7 @@
 """The four models at full size: output, gradients and buffers against float64, training, memory, sizes, repetition."""
 
 import copy
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 import fusewright
 from fusewright import models, optimize, stats
 from fusewright.measure import training_step
+from fusewright.memory import memory_of
 from fusewright.oracle import judge_step
 
 PATHS = {path.stem: path for path in models.default_models()}
@@ -183,19 +185,9 @@ def test_memory(name, scale, device):
         x = draw()[0].requires_grad_()
         with torch.no_grad():
             gradient = torch.randn_like(model(x))
-        step = training_step(model)
-        step(x, gradient)  # whatever is made once is made here
-        for tensor in (x, *model.parameters()):
-            tensor.grad = None
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        y = model(x)
-        held = torch.cuda.memory_allocated() - before
-        del y
-        torch.cuda.reset_peak_memory_stats()
-        step(x, gradient)
-        found[kind] = (held, torch.cuda.max_memory_allocated() - before)
-        del model, x, gradient, step, draw
+        training_step(model)(x, gradient)  # whatever is made once is made here
+        found[kind] = astuple(memory_of(model, model, [x], [gradient]))
+        del model, x, gradient, draw
         torch.cuda.empty_cache()
     for what, ours, eager in zip(("held", "peak"), found["fused"], found["eager"], strict=True):
         assert ours <= eager + 2**20, f"{what}: {ours / 2**20:.1f} MB, eager {eager / 2**20:.1f} MB"

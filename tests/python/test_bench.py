@@ -24,6 +24,7 @@ from fusewright.profiling import step_timings
 pytestmark = pytest.mark.real_core
 
 TWO = ("eager", "fusewright")
+CPU = torch.device("cpu")
 
 
 class Norms(nn.Module):
@@ -142,17 +143,17 @@ def test_seconds_of_steps():
     def call():
         fused(x).sum().backward()
 
-    found = [min(timing.samples) for timing in step_timings(explanation, call)]
+    found = [min(timing.samples) for timing in step_timings(explanation, call, CPU)]
     start = time.perf_counter()
     call()
     assert sum(found) < time.perf_counter() - start
-    first, second, *backward = step_timings(explanation, lambda: fused(x))
+    first, second, *backward = step_timings(explanation, lambda: fused(x), CPU)
     assert first and second and backward == [None, None]  # which has kernels of the same names, but did not run
 
     model = nn.Sequential(nn.Linear(65, 33), nn.GELU())
     x = torch.randn(17, 65, requires_grad=True)
     explanation, fused = explained(model, x), fusewright.optimize(model)
-    found = step_timings(explanation, lambda: fused(x).sum().backward())
+    found = step_timings(explanation, lambda: fused(x).sum().backward(), CPU)
     assert all(found) and sum(isinstance(step, LibraryCall) for step in explanation.steps) == 3
 
 
@@ -235,6 +236,21 @@ def test_any_inputs_and_outputs():
     assert result.ok, result.problems
     names = [v.name for v in result.row("fusewright").verdicts["step"]]
     assert {"output 0", "output 3", "d input 1", "d table.weight"} <= set(names)
+
+
+def test_random_models():
+    """Ours is judged with eager's random numbers; nobody else has them. Where float64 draws others, nobody is judged."""
+    model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.5), nn.GELU())
+    three = ("eager", "max-autotune", "fusewright")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(candidates.MAKERS, "max-autotune", lambda model: model)
+        result = fusewright.bench(model, torch.randn(17, 9), candidates=three, seconds=0.01, modes=["step"])
+    assert result.ok and len(result.row("fusewright").verdicts["step"]) == 4
+    assert "step of max-autotune was not judged: it draws random numbers of its own" in result.notes
+
+    noise = lambda x: x * torch.randn(x.shape, dtype=x.dtype)
+    result = fusewright.bench(noise, torch.randn(17, 9), candidates=TWO, seconds=0.01, modes=["forward"])
+    assert result.ok and any("and other ones in float64" in note for note in result.notes)
 
 
 def test_no_gradient():
