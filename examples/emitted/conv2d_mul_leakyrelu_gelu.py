@@ -1161,6 +1161,7 @@ _RULES = r'''
 #include <cstring>
 #include <cuda_runtime.h>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -2003,17 +2004,9 @@ class CudaKernel : CudaRules {
 
   // False: the other one is for these tensors.
   bool run(const KernelCall& call) const {
-    Call c;
-    c.device = call.device;
-    c.stream = call.stream;
-    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
-    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
-    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
-    if (c.wide != wide_) return false;
-    if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
-      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
-    const Launches made = launches(c, call.operands);
+    const std::shared_ptr<const Prepared> prepared = find(call);
+    if (!prepared->fits) return false;
+    const Launches& made = prepared->launches;
     std::vector<void*> memory;
     for (const Launches::Buffer& buffer : made.buffers)
       memory.push_back(call.allocate(std::max<int64_t>(buffer.bytes, 1)));
@@ -2023,6 +2016,47 @@ class CudaKernel : CudaRules {
   }
 
  private:
+  // What follows from the sizes and strides of a call, for the next one like it.
+  struct Prepared {
+    std::vector<int64_t> key;
+    bool fits;
+    Launches launches;
+  };
+
+  std::shared_ptr<const Prepared> find(const KernelCall& call) const {
+    std::vector<int64_t> key = {call.device};
+    key.insert(key.end(), call.sizes.begin(), call.sizes.end());
+    for (const Tensor* operand : call.operands) {
+      key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+      key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& known : recent_)
+        if (known->key == key) return known;
+    }
+    auto prepared = std::make_shared<Prepared>(prepare(call));
+    prepared->key = std::move(key);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (recent_.size() == 8) recent_.erase(recent_.begin());
+    recent_.push_back(prepared);
+    return prepared;
+  }
+
+  Prepared prepare(const KernelCall& call) const {
+    Call c;
+    c.device = call.device;
+    c.stream = call.stream;
+    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
+    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
+    if (c.wide != wide_) return {{}, false, {}};
+    if (wide_) c.widest = 1;
+    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
+    return {{}, true, launches(c, call.operands)};
+  }
+
   const void* function(const Variant& variant, const std::string& entry) const {
     return functions_.at({variant, entry});
   }
@@ -2083,6 +2117,7 @@ class CudaKernel : CudaRules {
   bool wide_;
   std::map<std::pair<Variant, std::string>, const void*> functions_;
   mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Prepared>> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
 };
@@ -3534,8 +3569,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 2}, 0}", _FW_POINTWISE_CHANNELS_LAST_TILED, [''], dict(VECTOR=4, ITEMS=4, WIDE=0,
-            ROW=0, TILED=2, ACROSS=2)),
+        ("{4, 4, false, {2, 2}, 0}", _FW_POINTWISE_CHANNELS_LAST_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=2)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
@@ -3559,8 +3594,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{1, 4, false, {2, 2}, 0}", _FW_POINTWISE_CHANNELS_LAST_2_TILED, [''], dict(VECTOR=1, ITEMS=4, WIDE=0,
-            ROW=0, TILED=2, ACROSS=2)),
+        ("{1, 4, false, {2, 2}, 0}", _FW_POINTWISE_CHANNELS_LAST_2_TILED, [''],
+            dict(VECTOR=1, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=2)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
@@ -3587,14 +3622,14 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {1, 1}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU_TILED, [''], dict(VECTOR=4, ITEMS=4,
-            WIDE=0, ROW=0, TILED=1, ACROSS=1)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''], dict(VECTOR=1, ITEMS=2, WIDE=0,
-            ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''], dict(VECTOR=4, ITEMS=2, WIDE=0,
-            ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''], dict(VECTOR=1, ITEMS=2, WIDE=1,
-            ROW=0)),
+        ("{4, 4, false, {1, 1}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=1, ACROSS=1)),
+        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''],
+            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
     ("fw_column_conv2d_mul_leaky_relu_gelu", r'''
   k.name = "fw_column_conv2d_mul_leaky_relu_gelu";
@@ -3622,12 +3657,12 @@ _TABLE = [
   k.cuda.ahead = {0, 3};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 0, false, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING, ['', '_phase0', '_phase1',
-            '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING, ['', '_phase0', '_phase1',
-            '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING, ['', '_phase0', '_phase1',
-            '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+        ("{4, 0, false, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, true, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
     ("fw_pointwise_contiguous", r'''
   k.name = "fw_pointwise_contiguous";
@@ -3648,8 +3683,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''], dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0,
-            TILED=2, ACROSS=3)),
+        ("{4, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
@@ -3673,13 +3708,44 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{1, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''], dict(VECTOR=1, ITEMS=4, WIDE=0, ROW=0,
-            TILED=2, ACROSS=3)),
+        ("{1, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''],
+            dict(VECTOR=1, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
 ]
+_BACKEND, _NAME = "cuda", "conv2d_mul_leakyrelu_gelu"
+_ARCHITECTURES = []
+
+
+def _tables(makers, runners, result):
+    """The tables of the kernels, and the call of one by its number."""
+    names = [name for name, _, _ in _TABLE]
+    made, run = (
+        ", ".join(f"{kind}_{name}" + ending for name in names) for kind, ending in (("loops", "()"), ("run", ""))
+    )
+    return (
+        "namespace fusewright {\n"
+        + "".join(makers)
+        + "".join(runners)
+        + "const std::vector<KernelLoops>& kernels() {\n"
+        + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
+        + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
+        + f"  static {result} (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
+    )
+
+
+def _load(sources, **options):
+    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them, if
+    this version knows how."""
+    if "no_implicit_headers" in load_inline.__code__.co_varnames:
+        options["no_implicit_headers"] = True
+    name = f"{_NAME}_{hashlib.sha256(''.join(sources.values()).encode()).hexdigest()[:12]}"
+    return load_inline(name=name, **{kind: [text] for kind, text in sources.items()}, **options)
+
+
+_built = []
 
 
 def _variant(number, text, defines):
@@ -3703,56 +3769,44 @@ def _cuda_source():
             functions = ", ".join(
                 f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
             )
-            rows.append(f"      {{{fields}, {{{functions}}}}},")
+            rows.append(f"      {{{fields}, {{{functions}}}}},\n")
         makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
-        texts = "\n".join(rows)
-        runners.append(f"static bool run_{name}(const KernelCall& call) {{\n"
-            f"  static const std::vector<CudaKernel::Text> texts = {{\n{texts}\n  }};\n"
+        runners.append(
+            f"static bool run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
             f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
-            f"  return narrow.run(call) || wide.run(call);\n}}\n")
-    names = [name for name, _, _ in _TABLE]
-    made = ", ".join(f"loops_{name}()" for name in names)
-    run = ", ".join(f"run_{name}" for name in names)
-    tables = (
-        "namespace fusewright {\n" + "".join(makers) + "".join(runners)
-        + "const std::vector<KernelLoops>& kernels() {\n"
-        + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
-        + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
-        + f"  static bool (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
-    )
-    return "#include <cuda_runtime.h>\n" + _SHARED + _PRELUDE + _RULES + "".join(variants) + tables
-
-
-_built = []
+            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+        )
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    return "".join(parts)
 
 
 def _kernels():
-    """The extension; built when a tensor first needs it, for the GPUs of this machine or TORCH_CUDA_ARCH_LIST."""
+    """The extension; built when a tensor first needs it: for TORCH_CUDA_ARCH_LIST, else for what the file was written
+    for, else for the GPUs of this machine."""
     if not _built:
-        cpp, cuda = "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, _cuda_source()
-        options = {}
-        if "no_implicit_headers" in load_inline.__code__.co_varnames:
-            options["no_implicit_headers"] = True  # PyTorch's headers are for the C++ half alone
-        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else []
-        _built.append(load_inline(
-            name="conv2d_mul_leakyrelu_gelu_" + hashlib.sha256((cpp + cuda).encode()).hexdigest()[:12],
-            cpp_sources=[cpp],
-            cuda_sources=[cuda],
-            extra_cflags=["-O2"],
-            extra_cuda_cflags=["-O3", "--diag-suppress=177,550", *flags],
-            **options,
-        ))
+        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else _ARCHITECTURES
+        sources = {"cpp_sources": "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, "cuda_sources": _cuda_source()}
+        cuda_flags = ["-O3", "--diag-suppress=177,550", *flags]
+        _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
     return _built[0]
 
 
 # ============ Helpers =============================================================================================
 
 def _device_of(x):
-    if x.device.type != "cuda":
-        raise RuntimeError(f"ModelNew has kernels for cuda tensors, but was given one on {x.device}")
-    if torch.is_autocast_enabled():
-        raise RuntimeError("ModelNew was written without autocast: cast the model and its inputs instead")
+    """Where a region runs: on the device that the kernels are for."""
+    if x.device.type != _BACKEND:
+        raise RuntimeError(f"this file has kernels for {_BACKEND} tensors, but was given one on {x.device}")
+    if _autocast_is_on():
+        raise RuntimeError("this file was written without autocast: cast the model and its inputs instead")
     return x.device
+
+
+def _autocast_is_on():
+    if hasattr(torch, "get_autocast_dtype"):  # PyTorch 2.4
+        return torch.is_autocast_enabled(_BACKEND)
+    return torch.is_autocast_enabled() if _BACKEND == "cuda" else torch.is_autocast_cpu_enabled()
 
 
 def _expect(actual, expected, what):
@@ -3782,10 +3836,9 @@ def _in_order(x, order):
 
 def _shaped(like, sizes, groups):
     """What convolution_backward wants in place of a tensor of which it reads only sizes and memory format."""
-    for channels_last in (torch.channels_last, torch.channels_last_3d):
-        if groups == 1 and like.dim() == 3 + (channels_last is torch.channels_last_3d) + 1:
-            if like.is_contiguous(memory_format=channels_last) and not like.is_contiguous():
-                return torch.empty(sizes, dtype=like.dtype, device=like.device, memory_format=channels_last)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.dim())
+    if groups == 1 and last and like.is_contiguous(memory_format=last) and not like.is_contiguous():
+        return torch.empty(sizes, dtype=like.dtype, device=like.device, memory_format=last)
     return like.new_empty(()).expand(sizes)
 
 
@@ -3805,8 +3858,8 @@ def _region_0_inference(x, conv_weight, conv_bias, multiplier):
     conv_6 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     del cast_4, cast_5
     mul_22 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([conv_6, conv_bias, multiplier, mul_22], [n0, n4, n2 - 2,
-        n3 - 2], [0.01])
+    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([conv_6, conv_bias, multiplier, mul_22],
+        [n0, n4, n2 - 2, n3 - 2], [0.01])
     del conv_6
     return (mul_22,)
 
@@ -3827,8 +3880,8 @@ class _Region0(torch.autograd.Function):
         saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         del cast_4, cast_5
         mul_22 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_22], [n0, n4,
-            n2 - 2, n3 - 2], [0.01])
+        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_22],
+            [n0, n4, n2 - 2, n3 - 2], [0.01])
         result_1 = _in_order(saved0, [0, 2, 3, 1])
         ctx.save_for_backward(x, conv_weight, conv_bias, multiplier, result_1)
         return (mul_22,)
@@ -3856,15 +3909,17 @@ class _Region0(torch.autograd.Function):
             sum_43], [n0, n4, n2 - 2, n3 - 2], [0.01])
         del cast_16
         if need[0]:
-            conv_input_grad_37 = torch.ops.aten.convolution_backward(mul_35, _shaped(mul_35, (n0, n1, n2, n3),
-                1), cast_36, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, False, False])[0]
+            conv_input_grad_37 = torch.ops.aten.convolution_backward(mul_35,
+                _shaped(mul_35, (n0, n1, n2, n3), 1), cast_36, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+                [True, False, False])[0]
             del cast_36
         if need[1]:
             cast_38 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
             _kernels().fw_pointwise_channels_last([x, cast_38], [n0, n1, n2, n3], [])
         if need[1]:
-            conv_weight_grad_39 = torch.ops.aten.convolution_backward(mul_35, cast_38, _shaped(mul_35, (n4, n1, 3,
-                3), 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])[1]
+            conv_weight_grad_39 = torch.ops.aten.convolution_backward(mul_35, cast_38,
+                _shaped(mul_35, (n4, n1, 3, 3), 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+                [False, True, False])[1]
             del mul_35, cast_38
         if need[0]:
             dL_dx = torch.empty((n0, n1, n2, n3), dtype=torch.float32, device=device)

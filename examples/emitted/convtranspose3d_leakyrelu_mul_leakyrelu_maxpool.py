@@ -847,6 +847,8 @@ FW_FN void reduce(const Team& team, S& sums) {
 }  // namespace fw
 '''
 
+_TILES = ""
+
 # How kernels are launched: the shape follows from the sizes of a call, by rules.
 
 _RULES = r'''
@@ -856,6 +858,7 @@ _RULES = r'''
 #include <cstring>
 #include <cuda_runtime.h>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -1698,17 +1701,9 @@ class CudaKernel : CudaRules {
 
   // False: the other one is for these tensors.
   bool run(const KernelCall& call) const {
-    Call c;
-    c.device = call.device;
-    c.stream = call.stream;
-    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
-    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
-    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
-    if (c.wide != wide_) return false;
-    if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
-      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
-    const Launches made = launches(c, call.operands);
+    const std::shared_ptr<const Prepared> prepared = find(call);
+    if (!prepared->fits) return false;
+    const Launches& made = prepared->launches;
     std::vector<void*> memory;
     for (const Launches::Buffer& buffer : made.buffers)
       memory.push_back(call.allocate(std::max<int64_t>(buffer.bytes, 1)));
@@ -1718,6 +1713,47 @@ class CudaKernel : CudaRules {
   }
 
  private:
+  // What follows from the sizes and strides of a call, for the next one like it.
+  struct Prepared {
+    std::vector<int64_t> key;
+    bool fits;
+    Launches launches;
+  };
+
+  std::shared_ptr<const Prepared> find(const KernelCall& call) const {
+    std::vector<int64_t> key = {call.device};
+    key.insert(key.end(), call.sizes.begin(), call.sizes.end());
+    for (const Tensor* operand : call.operands) {
+      key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+      key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& known : recent_)
+        if (known->key == key) return known;
+    }
+    auto prepared = std::make_shared<Prepared>(prepare(call));
+    prepared->key = std::move(key);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (recent_.size() == 8) recent_.erase(recent_.begin());
+    recent_.push_back(prepared);
+    return prepared;
+  }
+
+  Prepared prepare(const KernelCall& call) const {
+    Call c;
+    c.device = call.device;
+    c.stream = call.stream;
+    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
+    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
+    if (c.wide != wide_) return {{}, false, {}};
+    if (wide_) c.widest = 1;
+    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
+    return {{}, true, launches(c, call.operands)};
+  }
+
   const void* function(const Variant& variant, const std::string& entry) const {
     return functions_.at({variant, entry});
   }
@@ -1778,6 +1814,7 @@ class CudaKernel : CudaRules {
   bool wide_;
   std::map<std::pair<Variant, std::string>, const void*> functions_;
   mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Prepared>> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
 };
@@ -2512,14 +2549,45 @@ _TABLE = [
   k.cuda.ahead = {2};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 0, false, {}, 0}", _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING, ['',
-            '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING, ['',
-            '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING, ['',
-            '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+        ("{4, 0, false, {}, 0}", _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, true, {}, 0}", _FW_WINDOW_ROW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]
+_BACKEND, _NAME = "cuda", "convtranspose3d_leakyrelu_mul_leakyrelu_maxpool"
+_ARCHITECTURES = []
+
+
+def _tables(makers, runners, result):
+    """The tables of the kernels, and the call of one by its number."""
+    names = [name for name, _, _ in _TABLE]
+    made, run = (
+        ", ".join(f"{kind}_{name}" + ending for name in names) for kind, ending in (("loops", "()"), ("run", ""))
+    )
+    return (
+        "namespace fusewright {\n"
+        + "".join(makers)
+        + "".join(runners)
+        + "const std::vector<KernelLoops>& kernels() {\n"
+        + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
+        + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
+        + f"  static {result} (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
+    )
+
+
+def _load(sources, **options):
+    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them, if
+    this version knows how."""
+    if "no_implicit_headers" in load_inline.__code__.co_varnames:
+        options["no_implicit_headers"] = True
+    name = f"{_NAME}_{hashlib.sha256(''.join(sources.values()).encode()).hexdigest()[:12]}"
+    return load_inline(name=name, **{kind: [text] for kind, text in sources.items()}, **options)
+
+
+_built = []
 
 
 def _variant(number, text, defines):
@@ -2527,7 +2595,7 @@ def _variant(number, text, defines):
     names = {**dict.fromkeys(("DEPTH", "AHEAD", "FIXED", "SLOT", "THREADS"), 0), **defines}
     before = "".join(f"#define FW_{name} {value}\n" for name, value in names.items())
     after = "".join(f"#undef FW_{name}\n" for name in names)
-    tiles = ""
+    tiles = _TILES if "TILED" in defines else ""
     inner = "namespace fw {\nusing namespace ::fw;\n}\n" + _LOOPS + tiles + text
     return f"{before}namespace variant_{number} {{\n{inner}\n}}\n{after}"
 
@@ -2543,56 +2611,44 @@ def _cuda_source():
             functions = ", ".join(
                 f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
             )
-            rows.append(f"      {{{fields}, {{{functions}}}}},")
+            rows.append(f"      {{{fields}, {{{functions}}}}},\n")
         makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
-        texts = "\n".join(rows)
-        runners.append(f"static bool run_{name}(const KernelCall& call) {{\n"
-            f"  static const std::vector<CudaKernel::Text> texts = {{\n{texts}\n  }};\n"
+        runners.append(
+            f"static bool run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
             f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
-            f"  return narrow.run(call) || wide.run(call);\n}}\n")
-    names = [name for name, _, _ in _TABLE]
-    made = ", ".join(f"loops_{name}()" for name in names)
-    run = ", ".join(f"run_{name}" for name in names)
-    tables = (
-        "namespace fusewright {\n" + "".join(makers) + "".join(runners)
-        + "const std::vector<KernelLoops>& kernels() {\n"
-        + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
-        + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
-        + f"  static bool (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
-    )
-    return "#include <cuda_runtime.h>\n" + _SHARED + _PRELUDE + _RULES + "".join(variants) + tables
-
-
-_built = []
+            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+        )
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    return "".join(parts)
 
 
 def _kernels():
-    """The extension; built when a tensor first needs it, for the GPUs of this machine or TORCH_CUDA_ARCH_LIST."""
+    """The extension; built when a tensor first needs it: for TORCH_CUDA_ARCH_LIST, else for what the file was written
+    for, else for the GPUs of this machine."""
     if not _built:
-        cpp, cuda = "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, _cuda_source()
-        options = {}
-        if "no_implicit_headers" in load_inline.__code__.co_varnames:
-            options["no_implicit_headers"] = True  # PyTorch's headers are for the C++ half alone
-        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else []
-        _built.append(load_inline(
-            name="convtranspose3d_leakyrelu_mul_leakyrelu_maxpool_" + hashlib.sha256((cpp + cuda).encode()).hexdigest()[:12],
-            cpp_sources=[cpp],
-            cuda_sources=[cuda],
-            extra_cflags=["-O2"],
-            extra_cuda_cflags=["-O3", "--diag-suppress=177,550", *flags],
-            **options,
-        ))
+        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else _ARCHITECTURES
+        sources = {"cpp_sources": "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, "cuda_sources": _cuda_source()}
+        cuda_flags = ["-O3", "--diag-suppress=177,550", *flags]
+        _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
     return _built[0]
 
 
 # ============ Helpers =============================================================================================
 
 def _device_of(x):
-    if x.device.type != "cuda":
-        raise RuntimeError(f"ModelNew has kernels for cuda tensors, but was given one on {x.device}")
-    if torch.is_autocast_enabled():
-        raise RuntimeError("ModelNew was written without autocast: cast the model and its inputs instead")
+    """Where a region runs: on the device that the kernels are for."""
+    if x.device.type != _BACKEND:
+        raise RuntimeError(f"this file has kernels for {_BACKEND} tensors, but was given one on {x.device}")
+    if _autocast_is_on():
+        raise RuntimeError("this file was written without autocast: cast the model and its inputs instead")
     return x.device
+
+
+def _autocast_is_on():
+    if hasattr(torch, "get_autocast_dtype"):  # PyTorch 2.4
+        return torch.is_autocast_enabled(_BACKEND)
+    return torch.is_autocast_enabled() if _BACKEND == "cuda" else torch.is_autocast_cpu_enabled()
 
 
 def _positive(size, what):
@@ -2619,10 +2675,9 @@ def _any_requires_grad(*tensors):
 
 def _shaped(like, sizes, groups):
     """What convolution_backward wants in place of a tensor of which it reads only sizes and memory format."""
-    for channels_last in (torch.channels_last, torch.channels_last_3d):
-        if groups == 1 and like.dim() == 3 + (channels_last is torch.channels_last_3d) + 1:
-            if like.is_contiguous(memory_format=channels_last) and not like.is_contiguous():
-                return torch.empty(sizes, dtype=like.dtype, device=like.device, memory_format=channels_last)
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.dim())
+    if groups == 1 and last and like.is_contiguous(memory_format=last) and not like.is_contiguous():
+        return torch.empty(sizes, dtype=like.dtype, device=like.device, memory_format=last)
     return like.new_empty(()).expand(sizes)
 
 
@@ -2642,8 +2697,8 @@ def _region_0_inference(x, conv_transpose_weight, conv_transpose_bias, multiplie
     _positive(n2, 'n2')
     _positive(n3, 'n3')
     _positive(n4, 'n4')
-    conv_4 = torch.ops.aten.convolution(x, conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1,
-        1, 1], 1)
+    conv_4 = torch.ops.aten.convolution(x, conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True,
+        [1, 1, 1], 1)
     max_pool_16 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
     _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([conv_4, conv_transpose_bias,
         multiplier, max_pool_16], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
@@ -2692,16 +2747,16 @@ class _Region0(torch.autograd.Function):
         sum_24 = torch.empty((1, n5, 1, 1, 1), dtype=torch.float32, device=device)
         sum_27 = torch.empty((1, n5, 1, 1, 1), dtype=torch.float32, device=device)
         _kernels().fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([dL_dy0, saved_5, saved_4,
-            conv_transpose_bias, multiplier, select_21, sum_24, sum_27], [n0, n5, 2 * n2, 2 * n3, 2 * n4, n2,
-            n3, n4], [0.2])
+            conv_transpose_bias, multiplier, select_21, sum_24, sum_27],
+            [n0, n5, 2 * n2, 2 * n3, 2 * n4, n2, n3, n4], [0.2])
         if need[0]:
             dL_dx = torch.ops.aten.convolution_backward(select_21, _shaped(select_21, (n0, n1, n2, n3, n4), 1),
-                conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1, [True, False,
-                False])[0]
+                conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1,
+                [True, False, False])[0]
         if need[1]:
-            dL_dconv_transpose_weight = torch.ops.aten.convolution_backward(select_21, x, _shaped(select_21, (n1,
-                n5, 3, 3, 3), 1), None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1, [False, True,
-                False])[1]
+            dL_dconv_transpose_weight = torch.ops.aten.convolution_backward(select_21, x,
+                _shaped(select_21, (n1, n5, 3, 3, 3), 1), None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1],
+                1, [False, True, False])[1]
             del select_21
         if need[2]:
             dL_dconv_transpose_bias = sum_24.reshape((n5,))

@@ -1153,6 +1153,8 @@ FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory) {
 }  // namespace fw
 '''
 
+_TILES = ""
+
 # How kernels are launched: the shape follows from the sizes of a call, by rules.
 
 _RULES = r'''
@@ -1162,6 +1164,7 @@ _RULES = r'''
 #include <cstring>
 #include <cuda_runtime.h>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -2004,17 +2007,9 @@ class CudaKernel : CudaRules {
 
   // False: the other one is for these tensors.
   bool run(const KernelCall& call) const {
-    Call c;
-    c.device = call.device;
-    c.stream = call.stream;
-    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
-    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
-    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
-    if (c.wide != wide_) return false;
-    if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
-      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
-    const Launches made = launches(c, call.operands);
+    const std::shared_ptr<const Prepared> prepared = find(call);
+    if (!prepared->fits) return false;
+    const Launches& made = prepared->launches;
     std::vector<void*> memory;
     for (const Launches::Buffer& buffer : made.buffers)
       memory.push_back(call.allocate(std::max<int64_t>(buffer.bytes, 1)));
@@ -2024,6 +2019,47 @@ class CudaKernel : CudaRules {
   }
 
  private:
+  // What follows from the sizes and strides of a call, for the next one like it.
+  struct Prepared {
+    std::vector<int64_t> key;
+    bool fits;
+    Launches launches;
+  };
+
+  std::shared_ptr<const Prepared> find(const KernelCall& call) const {
+    std::vector<int64_t> key = {call.device};
+    key.insert(key.end(), call.sizes.begin(), call.sizes.end());
+    for (const Tensor* operand : call.operands) {
+      key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+      key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& known : recent_)
+        if (known->key == key) return known;
+    }
+    auto prepared = std::make_shared<Prepared>(prepare(call));
+    prepared->key = std::move(key);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (recent_.size() == 8) recent_.erase(recent_.begin());
+    recent_.push_back(prepared);
+    return prepared;
+  }
+
+  Prepared prepare(const KernelCall& call) const {
+    Call c;
+    c.device = call.device;
+    c.stream = call.stream;
+    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
+    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
+    if (c.wide != wide_) return {{}, false, {}};
+    if (wide_) c.widest = 1;
+    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
+    return {{}, true, launches(c, call.operands)};
+  }
+
   const void* function(const Variant& variant, const std::string& entry) const {
     return functions_.at({variant, entry});
   }
@@ -2084,6 +2120,7 @@ class CudaKernel : CudaRules {
   bool wide_;
   std::map<std::pair<Variant, std::string>, const void*> functions_;
   mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Prepared>> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
 };
@@ -5038,16 +5075,19 @@ _TABLE = [
   k.cuda.fixed = {1, 2, 3, 4};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''], dict(VECTOR=4,
-            ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
-        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''], dict(VECTOR=4,
-            ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
-        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
+        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
+        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
+            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
+            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
+            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
     ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2";
@@ -5079,16 +5119,19 @@ _TABLE = [
   k.cuda.fixed = {1, 4, 5, 6};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''], dict(VECTOR=4,
-            ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
-        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''], dict(VECTOR=4,
-            ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
-        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
+        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256)),
+        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
+            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
+            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
+            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
     ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3";
@@ -5126,20 +5169,51 @@ _TABLE = [
   k.cuda.fixed = {2, 5, 6, 7};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 2, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''], dict(VECTOR=4,
-            ITEMS=2, WIDE=0, ROW=8, DEPTH=2, AHEAD=32, FIXED=64, SLOT=256, THREADS=256)),
-        ("{4, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''], dict(VECTOR=4,
-            ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=32, FIXED=64, SLOT=256, THREADS=256)),
-        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''], dict(VECTOR=1,
-            ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=8, FIXED=16, SLOT=64, THREADS=256)),
-        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING, ['', '_phase0',
-            '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+        ("{4, 2, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=8, DEPTH=2, AHEAD=32, FIXED=64, SLOT=256, THREADS=256)),
+        ("{4, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=32, FIXED=64, SLOT=256, THREADS=256)),
+        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=8, FIXED=16, SLOT=64, THREADS=256)),
+        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]
+_BACKEND, _NAME = "cuda", "linear_groupnorm_swish_mul_swish"
+_ARCHITECTURES = []
+
+
+def _tables(makers, runners, result):
+    """The tables of the kernels, and the call of one by its number."""
+    names = [name for name, _, _ in _TABLE]
+    made, run = (
+        ", ".join(f"{kind}_{name}" + ending for name in names) for kind, ending in (("loops", "()"), ("run", ""))
+    )
+    return (
+        "namespace fusewright {\n"
+        + "".join(makers)
+        + "".join(runners)
+        + "const std::vector<KernelLoops>& kernels() {\n"
+        + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
+        + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
+        + f"  static {result} (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
+    )
+
+
+def _load(sources, **options):
+    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them, if
+    this version knows how."""
+    if "no_implicit_headers" in load_inline.__code__.co_varnames:
+        options["no_implicit_headers"] = True
+    name = f"{_NAME}_{hashlib.sha256(''.join(sources.values()).encode()).hexdigest()[:12]}"
+    return load_inline(name=name, **{kind: [text] for kind, text in sources.items()}, **options)
+
+
+_built = []
 
 
 def _variant(number, text, defines):
@@ -5147,7 +5221,7 @@ def _variant(number, text, defines):
     names = {**dict.fromkeys(("DEPTH", "AHEAD", "FIXED", "SLOT", "THREADS"), 0), **defines}
     before = "".join(f"#define FW_{name} {value}\n" for name, value in names.items())
     after = "".join(f"#undef FW_{name}\n" for name in names)
-    tiles = ""
+    tiles = _TILES if "TILED" in defines else ""
     inner = "namespace fw {\nusing namespace ::fw;\n}\n" + _LOOPS + tiles + text
     return f"{before}namespace variant_{number} {{\n{inner}\n}}\n{after}"
 
@@ -5163,56 +5237,44 @@ def _cuda_source():
             functions = ", ".join(
                 f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
             )
-            rows.append(f"      {{{fields}, {{{functions}}}}},")
+            rows.append(f"      {{{fields}, {{{functions}}}}},\n")
         makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
-        texts = "\n".join(rows)
-        runners.append(f"static bool run_{name}(const KernelCall& call) {{\n"
-            f"  static const std::vector<CudaKernel::Text> texts = {{\n{texts}\n  }};\n"
+        runners.append(
+            f"static bool run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
             f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
-            f"  return narrow.run(call) || wide.run(call);\n}}\n")
-    names = [name for name, _, _ in _TABLE]
-    made = ", ".join(f"loops_{name}()" for name in names)
-    run = ", ".join(f"run_{name}" for name in names)
-    tables = (
-        "namespace fusewright {\n" + "".join(makers) + "".join(runners)
-        + "const std::vector<KernelLoops>& kernels() {\n"
-        + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
-        + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
-        + f"  static bool (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
-    )
-    return "#include <cuda_runtime.h>\n" + _SHARED + _PRELUDE + _RULES + "".join(variants) + tables
-
-
-_built = []
+            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+        )
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    return "".join(parts)
 
 
 def _kernels():
-    """The extension; built when a tensor first needs it, for the GPUs of this machine or TORCH_CUDA_ARCH_LIST."""
+    """The extension; built when a tensor first needs it: for TORCH_CUDA_ARCH_LIST, else for what the file was written
+    for, else for the GPUs of this machine."""
     if not _built:
-        cpp, cuda = "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, _cuda_source()
-        options = {}
-        if "no_implicit_headers" in load_inline.__code__.co_varnames:
-            options["no_implicit_headers"] = True  # PyTorch's headers are for the C++ half alone
-        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else []
-        _built.append(load_inline(
-            name="linear_groupnorm_swish_mul_swish_" + hashlib.sha256((cpp + cuda).encode()).hexdigest()[:12],
-            cpp_sources=[cpp],
-            cuda_sources=[cuda],
-            extra_cflags=["-O2"],
-            extra_cuda_cflags=["-O3", "--diag-suppress=177,550", *flags],
-            **options,
-        ))
+        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else _ARCHITECTURES
+        sources = {"cpp_sources": "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, "cuda_sources": _cuda_source()}
+        cuda_flags = ["-O3", "--diag-suppress=177,550", *flags]
+        _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
     return _built[0]
 
 
 # ============ Helpers =============================================================================================
 
 def _device_of(x):
-    if x.device.type != "cuda":
-        raise RuntimeError(f"ModelNew has kernels for cuda tensors, but was given one on {x.device}")
-    if torch.is_autocast_enabled():
-        raise RuntimeError("ModelNew was written without autocast: cast the model and its inputs instead")
+    """Where a region runs: on the device that the kernels are for."""
+    if x.device.type != _BACKEND:
+        raise RuntimeError(f"this file has kernels for {_BACKEND} tensors, but was given one on {x.device}")
+    if _autocast_is_on():
+        raise RuntimeError("this file was written without autocast: cast the model and its inputs instead")
     return x.device
+
+
+def _autocast_is_on():
+    if hasattr(torch, "get_autocast_dtype"):  # PyTorch 2.4
+        return torch.is_autocast_enabled(_BACKEND)
+    return torch.is_autocast_enabled() if _BACKEND == "cuda" else torch.is_autocast_cpu_enabled()
 
 
 def _expect(actual, expected, what):
@@ -5281,8 +5343,8 @@ class _Region0(torch.autograd.Function):
         sum_70 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         sum_73 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, add_60, sum_65, sum_68, sum_70, sum_73], [n0,
-            256, n2], [n2, 1e-05])
+            saved_8, group_norm_weight, group_norm_bias, multiplier, add_60, sum_65, sum_68, sum_70, sum_73],
+            [n0, 256, n2], [n2, 1e-05])
         if need[0]:
             reshape_61 = add_60.reshape((n0, 256 * n2))
             dL_dx = torch.mm(reshape_61, linear_weight)

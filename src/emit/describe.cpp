@@ -5,25 +5,6 @@
 namespace fusewright {
 namespace {
 
-DescribedKernel::Number number_of(const Graph& graph, Value v) {
-  const Node& node = graph[v];
-  DescribedKernel::Number number;
-  if (node.op == Op::constant) {
-    number.source = DescribedKernel::Number::Source::constant;
-    number.value = node.number("value");
-  } else if (node.op == Op::extent) {
-    number.source = DescribedKernel::Number::Source::size;
-    number.size = node.sizes("size")[0].str();
-  } else {
-    number.source = DescribedKernel::Number::Source::scalar;
-    for (Value input : graph.inputs) {
-      if (input == v) break;
-      number.scalar += graph[input].op == Op::scalar_input;
-    }
-  }
-  return number;
-}
-
 DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& report, const Kernel& kernel,
                                 const CudaLauncher* launcher) {
   const Graph& graph = plan.graph();
@@ -72,9 +53,7 @@ DescribedPlan describe(const Plan& plan, const Fusion& fusion) {
     if (step.library) continue;
     const Kernel& kernel = fusion.groups[s].kernel;
     result.kernels.push_back(describe_kernel(plan, reports[step.kernel], kernel, plan.cuda_launcher(step.kernel)));
-    if (std::any_of(kernel.steps.begin(), kernel.steps.end(), [](const Step& w) { return w.once; }))
-      for (const Axis& axis : kernel.axes)
-        if (!axis.reduced && !axis.tap) result.positive.push_back(axis.size.str());
+    for (const Size& size : rows_to_count_in(kernel)) result.positive.push_back(size.str());
   }
   return result;
 }

@@ -32,13 +32,7 @@ struct DescribedKernel {
   };
   std::vector<Operand> operands;
   std::vector<std::string> sizes;  // of its axes
-  struct Number {
-    enum class Source { constant, size, scalar } source;
-    double value = 0;
-    std::string size;
-    size_t scalar = 0;  // position among the scalar inputs
-  };
-  std::vector<Number> numbers;
+  std::vector<KernelNumber> numbers;
 };
 
 struct DescribedPlan {

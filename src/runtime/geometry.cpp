@@ -13,26 +13,25 @@ void set_strides(Tensor& tensor, const Order& order) {
   }
 }
 
+KernelNumber number_of(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  if (node.op == Op::constant) return {KernelNumber::Source::constant, node.number("value"), {}, 0};
+  if (node.op == Op::extent) return {KernelNumber::Source::size, 0, node.sizes("size")[0], 0};
+  KernelNumber number{KernelNumber::Source::scalar, 0, {}, 0};
+  for (Value input : graph.inputs) {
+    if (input == v) break;
+    number.scalar += graph[input].op == Op::scalar_input;
+  }
+  return number;
+}
+
 KernelGeometry::KernelGeometry(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
     : LoopGeometry(loops_of(graph, code)) {
   for (const Axis& axis : code.axes) axis_sizes_.emplace_back(axis.size, slots);
   for (Value v : code.numbers) {
-    const Node& node = graph[v];
-    Number number;
-    if (node.op == Op::constant) {
-      number.source = Number::Source::constant;
-      number.value = node.number("value");
-    } else if (node.op == Op::extent) {
-      number.source = Number::Source::size;
-      number.size = SizeProgram(node.sizes("size")[0], slots);
-    } else {
-      number.source = Number::Source::scalar;
-      for (Value input : graph.inputs) {
-        if (input == v) break;
-        number.scalar += graph[input].op == Op::scalar_input;
-      }
-    }
-    numbers_.push_back(std::move(number));
+    const KernelNumber number = number_of(graph, v);
+    const bool is_size = number.source == KernelNumber::Source::size;
+    numbers_.push_back({number, is_size ? SizeProgram(number.size, slots) : SizeProgram()});
   }
 }
 
@@ -46,10 +45,10 @@ std::vector<double> KernelGeometry::numbers(const int64_t* symbols, const std::v
   std::vector<double> result;
   result.reserve(numbers_.size());
   for (const Number& number : numbers_) {
-    if (number.source == Number::Source::size)
-      result.push_back(static_cast<double>(number.size.run(symbols)));
+    if (number.source == KernelNumber::Source::size)
+      result.push_back(static_cast<double>(number.program.run(symbols)));
     else
-      result.push_back(number.source == Number::Source::constant ? number.value : scalars[number.scalar]);
+      result.push_back(number.source == KernelNumber::Source::constant ? number.value : scalars[number.scalar]);
   }
   return result;
 }

@@ -12,6 +12,15 @@ namespace fusewright {
 // Strides of a packed tensor whose dimensions lie in this order.
 void set_strides(Tensor& tensor, const Order& order);
 
+// Where a scalar argument of a kernel comes from.
+struct KernelNumber {
+  enum class Source { constant, size, scalar } source;
+  double value = 0;
+  Size size;
+  size_t scalar = 0;  // position among the graph's scalar inputs
+};
+KernelNumber number_of(const Graph& graph, Value v);
+
 // A LoopGeometry that knows how sizes and scalar arguments follow from the symbols of a call.
 class KernelGeometry : public LoopGeometry {
  public:
@@ -25,11 +34,8 @@ class KernelGeometry : public LoopGeometry {
   std::vector<double> numbers(const int64_t* symbols, const std::vector<double>& scalars) const;
 
  private:
-  struct Number {
-    enum class Source { constant, size, scalar } source;
-    double value = 0;
-    SizeProgram size;
-    size_t scalar = 0;
+  struct Number : KernelNumber {
+    SizeProgram program;  // of the size
   };
   std::vector<SizeProgram> axis_sizes_;
   std::vector<Number> numbers_;

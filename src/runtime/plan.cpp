@@ -100,6 +100,14 @@ Reach reach_of(const Tensor& tensor) {
 
 }  // namespace
 
+Shape rows_to_count_in(const Kernel& kernel) {
+  Shape result;
+  if (std::any_of(kernel.steps.begin(), kernel.steps.end(), [](const Step& step) { return step.once; }))
+    for (const Axis& axis : kernel.axes)
+      if (!axis.reduced && !axis.tap) result.push_back(axis.size);
+  return result;
+}
+
 // What follows from the sizes of a call's inputs.
 struct Plan::Sizes {
   std::vector<int64_t> key;  // the sizes, of all tensors
@@ -152,10 +160,7 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
         if (!operand.store) continue;
         for (int output : in_place_) step.updates |= graph_.outputs[static_cast<size_t>(output)].value == operand.value;
       }
-      const std::vector<fusewright::Step>& work = group.kernel.steps;
-      if (std::any_of(work.begin(), work.end(), [](const fusewright::Step& s) { return s.once; }))
-        for (const Axis& axis : group.kernel.axes)
-          if (!axis.reduced && !axis.tap) rows_.emplace_back(axis.size, binder_.slots());
+      for (const Size& size : rows_to_count_in(group.kernel)) rows_.emplace_back(size, binder_.slots());
     }
     steps_.push_back(std::move(step));
   }

@@ -15,6 +15,9 @@
 
 namespace fusewright {
 
+// Sizes of a kernel's rows, where the first of them counts something: there must be one to do it.
+Shape rows_to_count_in(const Kernel& kernel);
+
 // A fused graph ready to run: kernels and library calls in order, memory allocated when needed (temporaries as one
 // block) and released after its last use. Symbols get their values from the inputs of each call, and every other size
 // is checked against them.

@@ -33,12 +33,12 @@ py::dict row_of(const DescribedKernel& kernel) {
     variants.append(py::dict(py::arg("fields") = v.fields, py::arg("defines") = v.defines, py::arg("text") = v.text,
                              py::arg("entries") = v.entries, py::arg("wide") = v.wide, py::arg("tiled") = v.tiled));
   for (const DescribedKernel::Operand& o : kernel.operands) operands.append(py::make_tuple(o.value, o.store));
-  for (const DescribedKernel::Number& n : kernel.numbers) {
-    using Source = DescribedKernel::Number::Source;
+  for (const KernelNumber& n : kernel.numbers) {
+    using Source = KernelNumber::Source;
     if (n.source == Source::constant)
       numbers.append(py::make_tuple("constant", n.value));
     else if (n.source == Source::size)
-      numbers.append(py::make_tuple("size", n.size));
+      numbers.append(py::make_tuple("size", n.size.str()));
     else
       numbers.append(py::make_tuple("scalar", n.scalar));
   }

@@ -124,7 +124,7 @@ def emit(
         "",
         *(_section("The model's own definitions", "\n\n\n".join(definitions)) if definitions else []),
         *_section("Kernels", extension),
-        *_section("Helpers", helpers(region_text + new_class, NEW_NAME, kernels.cuda)),
+        *_section("Helpers", helpers(region_text + new_class)),
         *_section("Regions: what runs around the kernels, forward and backward", region_text),
         *_section("The model", new_class),
     ]

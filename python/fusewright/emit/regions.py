@@ -498,7 +498,7 @@ def wrapped(line: str, width: int = 116) -> str:
         return line
     indent = len(line) - len(line.lstrip())
     rows, row = [], ""
-    for part in _parts(line):
+    for part in _parts(line, width):
         if row and len(row) + len(part) > width:
             rows.append(row.rstrip())
             row = " " * (indent + 4)
@@ -506,9 +506,23 @@ def wrapped(line: str, width: int = 116) -> str:
     return "\n".join([*rows, row])
 
 
-def _parts(line: str) -> list[str]:
-    """The line cut behind each comma that is in no string."""
-    return re.findall(r"""(?:'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^,'"]|,(?! ))*(?:, |$)""", line)[:-1]
+def _parts(line: str, width: int, deepest: int = 1) -> list[str]:
+    """The line cut behind commas: between the arguments of a call; within one only where it is too long itself."""
+    parts, begin, depth, quote = [], 0, 0, ""
+    for i, c in enumerate(line):
+        if quote:
+            quote = "" if c == quote and line[i - 1] != "\\" else quote
+        elif c in "'\"":
+            quote = c
+        elif c == "," and depth <= deepest and line[i + 1 : i + 2] == " ":
+            parts.append(line[begin : i + 2])
+            begin = i + 2
+        else:
+            depth += (c in "([{") - (c in ")]}")
+    parts.append(line[begin:])
+    if deepest > 1:
+        return parts
+    return [piece for part in parts for piece in ([part] if len(part) < width - 8 else _parts(part, width, 9))]
 
 
 def _indented(lines: list[str], levels: int = 1) -> list[str]:

@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <set>
 #include <stdexcept>
@@ -47,17 +48,9 @@ class CudaKernel : CudaRules {
 
   // False: the other one is for these tensors.
   bool run(const KernelCall& call) const {
-    Call c;
-    c.device = call.device;
-    c.stream = call.stream;
-    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
-    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
-    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
-    if (c.wide != wide_) return false;
-    if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
-      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
-    const Launches made = launches(c, call.operands);
+    const std::shared_ptr<const Prepared> prepared = find(call);
+    if (!prepared->fits) return false;
+    const Launches& made = prepared->launches;
     std::vector<void*> memory;
     for (const Launches::Buffer& buffer : made.buffers)
       memory.push_back(call.allocate(std::max<int64_t>(buffer.bytes, 1)));
@@ -67,6 +60,47 @@ class CudaKernel : CudaRules {
   }
 
  private:
+  // What follows from the sizes and strides of a call, for the next one like it.
+  struct Prepared {
+    std::vector<int64_t> key;
+    bool fits;
+    Launches launches;
+  };
+
+  std::shared_ptr<const Prepared> find(const KernelCall& call) const {
+    std::vector<int64_t> key = {call.device};
+    key.insert(key.end(), call.sizes.begin(), call.sizes.end());
+    for (const Tensor* operand : call.operands) {
+      key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+      key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      for (const auto& known : recent_)
+        if (known->key == key) return known;
+    }
+    auto prepared = std::make_shared<Prepared>(prepare(call));
+    prepared->key = std::move(key);
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (recent_.size() == 8) recent_.erase(recent_.begin());
+    recent_.push_back(prepared);
+    return prepared;
+  }
+
+  Prepared prepare(const KernelCall& call) const {
+    Call c;
+    c.device = call.device;
+    c.stream = call.stream;
+    c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
+    c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    bind(c, loops_.bind(call.operands, call.sizes), call.operands);
+    if (c.wide != wide_) return {{}, false, {}};
+    if (wide_) c.widest = 1;
+    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+      throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
+    return {{}, true, launches(c, call.operands)};
+  }
+
   const void* function(const Variant& variant, const std::string& entry) const {
     return functions_.at({variant, entry});
   }
@@ -127,6 +161,7 @@ class CudaKernel : CudaRules {
   bool wide_;
   std::map<std::pair<Variant, std::string>, const void*> functions_;
   mutable std::mutex mutex_;
+  mutable std::vector<std::shared_ptr<const Prepared>> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
 };

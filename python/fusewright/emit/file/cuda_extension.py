@@ -1,0 +1,47 @@
+"""The CUDA extension of an emitted file. page.py copies it; the file defines the names in capitals."""
+
+import os
+
+
+def _variant(number, text, defines):
+    """A kernel's text under one set of macros, in a namespace of its own."""
+    names = {**dict.fromkeys(("DEPTH", "AHEAD", "FIXED", "SLOT", "THREADS"), 0), **defines}
+    before = "".join(f"#define FW_{name} {value}\n" for name, value in names.items())
+    after = "".join(f"#undef FW_{name}\n" for name in names)
+    tiles = _TILES if "TILED" in defines else ""
+    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + _LOOPS + tiles + text
+    return f"{before}namespace variant_{number} {{\n{inner}\n}}\n{after}"
+
+
+def _cuda_source():
+    """The half with the kernels."""
+    variants, makers, runners = [], [], []
+    for name, loops, ways in _TABLE:
+        rows = []
+        for fields, text, entries, defines in ways:
+            space = f"variant_{len(variants)}"
+            variants.append(_variant(len(variants), text, defines))
+            functions = ", ".join(
+                f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
+            )
+            rows.append(f"      {{{fields}, {{{functions}}}}},\n")
+        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
+        runners.append(
+            f"static bool run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
+            f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
+            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+        )
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    return "".join(parts)
+
+
+def _kernels():
+    """The extension; built when a tensor first needs it: for TORCH_CUDA_ARCH_LIST, else for what the file was written
+    for, else for the GPUs of this machine."""
+    if not _built:
+        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else _ARCHITECTURES
+        sources = {"cpp_sources": "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, "cuda_sources": _cuda_source()}
+        cuda_flags = ["-O3", "--diag-suppress=177,550", *flags]
+        _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
+    return _built[0]
