@@ -239,7 +239,7 @@ def test_any_inputs_and_outputs():
 
 
 def test_random_models():
-    """Ours is judged with eager's random numbers; nobody else has them. Where float64 draws others, nobody is judged."""
+    """Ours is judged with eager's random numbers, nobody else has them; where float64 draws others, nobody is judged."""
     model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.5), nn.GELU())
     three = ("eager", "max-autotune", "fusewright")
     with pytest.MonkeyPatch.context() as patch:
