@@ -445,7 +445,7 @@ def _with_special(x: torch.Tensor, special: str, generator: torch.Generator) -> 
     # Not -huge: where a sum of the two is 0, float64 has lost what stands beside them too, and is no judge.
     values = {"nan": (math.nan,), "inf": (math.inf, -math.inf), "huge": (huge, -huge / 3)}[special]
     x = x.clone()
-    places = torch.randperm(x.numel(), generator=generator)[: len(values) * (1 + x.numel() // 1009)]
+    places = torch.randperm(x.numel(), generator=generator, device="cpu")[: len(values) * (1 + x.numel() // 1009)]
     x.view(-1)[places.to(x.device)] = torch.tensor(values, dtype=x.dtype, device=x.device).repeat(len(places))[
         : len(places)
     ]
@@ -459,11 +459,11 @@ def _move_weights(model: nn.Module, seed: int) -> None:
         for p in model.parameters():
             if p.is_floating_point() and p.numel():
                 spread = p.std().item() if p.numel() > 1 else 0.0
-                p += torch.randn(p.shape, generator=generator).to(p) * (0.1 * spread or 0.25)
+                p += torch.randn(p.shape, generator=generator, device="cpu").to(p) * (0.1 * spread or 0.25)
         for b in model.buffers():
             if b.is_floating_point():
-                b.copy_(b * (1 + 0.25 * torch.rand(b.shape, generator=generator).to(b)))
-                b += 0.25 * torch.rand(b.shape, generator=generator).to(b)
+                b.copy_(b * (1 + 0.25 * torch.rand(b.shape, generator=generator, device="cpu").to(b)))
+                b += 0.25 * torch.rand(b.shape, generator=generator, device="cpu").to(b)
 
 
 def _same_state(model: nn.Module, reference: nn.Module) -> None:

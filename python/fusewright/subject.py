@@ -58,8 +58,8 @@ def resampled(inputs: Sequence, first_seed: int, seed: int) -> list:
         if x.numel() == 0 or x.dim() == 0:
             return x
         if x.is_floating_point():
-            return x.flatten()[torch.randint(x.numel(), x.shape, generator=generator).to(x.device)]
-        return x[torch.randint(len(x), (len(x),), generator=generator).to(x.device)]
+            return x.flatten()[torch.randint(x.numel(), x.shape, generator=generator, device="cpu").to(x.device)]
+        return x[torch.randint(len(x), (len(x),), generator=generator, device="cpu").to(x.device)]
 
     return list(pytree.tree_map_only(torch.Tensor, one, list(inputs)))
 
