@@ -41,7 +41,7 @@ from .measure import (
 )
 from .memory import Memory, memory_of
 from .models import ModelFile, is_float_tensor
-from .oracle import Verdict, judge_twin
+from .oracle import Unjudgeable, Verdict, is_random, judge_twin, results_of
 from .profiling import step_timings
 from .subject import device_words, first_line, flags, name_of, plain_copy, resampled, versions
 
@@ -465,22 +465,33 @@ class _Bench:
     def check(self, result: Benchmark, mode: str) -> None:
         """What was timed must be right, on inputs that nobody has seen."""
         *inputs, _ = self.fresh()
+        draws = self._draws_random_numbers(inputs)
         for row in result.rows:
             candidate = self.candidates.get(row.name)
             if candidate is None or row.name == "eager":
                 continue
             self.progress(f"check {mode} of {row.name}")
-            step = mode == "step"
             try:
+                if draws and row.name != OURS:
+                    raise Unjudgeable("it draws random numbers of its own")
                 row.verdicts[mode] = judge_twin(
-                    candidate.model, self.plain, inputs, call=candidate.call, gradients=step
+                    candidate.model, self.plain, inputs, call=candidate.call, gradients=mode == "step"
                 )
+            except Unjudgeable as why:
+                result.notes.append(f"{mode} of {row.name} was not judged: {why}")
             except Exception as error:  # it ran before
                 message = f"{mode}: raises after timing: {type(error).__name__}: {first_line(error)}"
                 row.verdicts[mode] = [Verdict("call", math.nan, 0.0, message)]
         ours = result.row(OURS)
         if ours:
             result.problems += [p for p in ours.problems if p.startswith(mode)]
+
+    def _draws_random_numbers(self, inputs: list) -> bool:
+        def run(seed: int) -> dict:
+            torch.manual_seed(seed)
+            return results_of(copy.deepcopy(self.plain), inputs, gradients=False)
+
+        return is_random(run(0), run(1))
 
     def measure_memory(self, result: Benchmark) -> None:
         if "step" not in self.modes:

@@ -29,12 +29,14 @@ from .optimize import is_optimized, optimize, restore
 from .oracle import (
     MEAN_FACTOR,
     NEIGHBOURS,
+    OTHER_NUMBERS,
     TOLERANCE,
     Nudge,
     Verdict,
     as_they_are,
     copy_state,
-    errors,
+    draws_differ,
+    is_random,
     judge_runs,
     layout_applies,
     nudge_state,
@@ -393,13 +395,9 @@ class _Certifier:
         """A random model can be judged only where float64 draws the same numbers from the same seed."""
         run = functools.partial(self._run, question, inputs, nudge=as_they_are)
         if question.mode not in self.random:
-            first, second = run("eager"), run("eager", draws=1)
-            outputs = [name for name in first if name.startswith("output")]
-            self.random[question.mode] = any(not torch.equal(first[name], second[name]) for name in outputs)
-        if self.random[question.mode]:
-            eager, exact = run("eager"), run("exact")
-            if any(errors(eager[name], exact[name])[0] > 0.1 for name in eager if name.startswith("output")):
-                raise _Refused("the model draws random numbers, and other ones in float64")
+            self.random[question.mode] = is_random(run("eager"), run("eager", draws=1))
+        if self.random[question.mode] and draws_differ(run("eager"), run("exact")):
+            raise _Refused(OTHER_NUMBERS)
 
     def empty_certificate(self) -> Certificate:
         return Certificate(

@@ -304,12 +304,14 @@ def judge_twin(
 ) -> list[Verdict]:
     """Everything that a call of the model gives, against an unoptimised model that is given the same state.
 
-    The model's own state is put back. call: what is called in the model's place.
+    The model's own state is put back. call: what is called in the model's place. All draw their random numbers from one
+    seed; raises `Unjudgeable` where float64 draws other ones all the same.
     """
     before = copy.deepcopy(plain)
     copy_state(model, before)
 
-    def run(who: str, nudge: Nudge) -> dict[str, torch.Tensor | None]:
+    def run(who: str, nudge: Nudge, seed: int = 0) -> dict[str, torch.Tensor | None]:
+        torch.manual_seed(seed)
         twin = copy.deepcopy(before)
         nudge_state(twin, nudge)
         if who == "fused":
@@ -318,10 +320,32 @@ def judge_twin(
         wide = who == "exact"
         return results_of(twin.double() if wide else twin, inputs, gradients=gradients, nudge=nudge, wide=wide)
 
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
     try:
-        return judge_runs(run)
+        with torch.random.fork_rng(devices=gpus):
+            eager = run("eager", as_they_are)
+            if is_random(eager, run("eager", as_they_are, seed=1)) and draws_differ(eager, run("exact", as_they_are)):
+                raise Unjudgeable(OTHER_NUMBERS)
+            return judge_runs(run)
     finally:
         copy_state(before, model)
+
+
+class Unjudgeable(Exception):
+    """Nothing can be said about the model, and why."""
+
+
+OTHER_NUMBERS = "the model draws random numbers, and other ones in float64"
+
+
+def is_random(results: dict[str, torch.Tensor | None], again: dict[str, torch.Tensor | None]) -> bool:
+    """Whether two calls with different seeds gave different outputs."""
+    return any(not torch.equal(results[name], again[name]) for name in results if name.startswith("output"))
+
+
+def draws_differ(eager: dict[str, torch.Tensor | None], exact: dict[str, torch.Tensor | None]) -> bool:
+    """Whether a random model drew other numbers in float64: its outputs are then far apart."""
+    return any(errors(eager[name], exact[name])[0] > 0.1 for name in eager if name.startswith("output"))
 
 
 def copy_state(source: nn.Module, target: nn.Module) -> None:

@@ -238,6 +238,21 @@ def test_any_inputs_and_outputs():
     assert {"output 0", "output 3", "d input 1", "d table.weight"} <= set(names)
 
 
+def test_random_models():
+    """Ours is judged with eager's random numbers; no other has them. Where float64 draws others, nobody is judged."""
+    model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.5), nn.GELU())
+    three = ("eager", "max-autotune", "fusewright")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(candidates.MAKERS, "max-autotune", lambda model: model)
+        result = fusewright.bench(model, torch.randn(17, 9), candidates=three, seconds=0.01, modes=["step"])
+    assert result.ok and len(result.row("fusewright").verdicts["step"]) == 4
+    assert "step of max-autotune was not judged: it draws random numbers of its own" in result.notes
+
+    noise = lambda x: x * torch.randn(x.shape, dtype=x.dtype)
+    result = fusewright.bench(noise, torch.randn(17, 9), candidates=TWO, seconds=0.01, modes=["forward"])
+    assert result.ok and any("and other ones in float64" in note for note in result.notes)
+
+
 def test_no_gradient():
     result = fusewright.bench(lambda x: torch.tanh(x).round() > 0, torch.randn(33), candidates=TWO, seconds=0.01)
     assert result.modes == ["forward"] and any("no output has a gradient" in note for note in result.notes)

@@ -101,6 +101,25 @@ def test_a_model_that_is_not_fused():
     assert "No kernel was generated" in page([result], "sort")
 
 
+def test_what_is_drawn():
+    """Single numbers too, but not the count of batches; both halves of a graph break."""
+    explanation = fusewright.explain(lambda x: torch.tanh(x) * (x.sum() + x.amax()), torch.randn(7, 9))
+    drawn = graph.before(explanation, explanation.outlines[0])
+    assert re.findall(r'class="label"[^>]*>([^<]+)<', drawn).count("add") == 1
+    model = nn.BatchNorm1d(9)
+    explanation = fusewright.explain(model, torch.randn(7, 9))
+    assert ">add<" not in graph.before(explanation, explanation.outlines[0])
+
+    def broken(x):
+        y = torch.tanh(x) * 2
+        torch._dynamo.graph_break()
+        return torch.sigmoid(y) * 3
+
+    explanation = fusewright.explain(broken, torch.randn(7, 9))
+    halves = [graph.after_forward(explanation, outline) for outline in explanation.outlines]
+    assert [half.count('class="item kernel"') for half in halves] == [1, 1]
+
+
 def test_groups_are_never_entangled():
     """A kernel that computes a bit of an operator whose rest is elsewhere makes no cycle of boxes."""
     torch.manual_seed(0)

@@ -53,7 +53,7 @@ class Item:
 
 def before(explanation: Explanation, outline: Outline) -> str:
     """The operators of one captured graph, as SVG."""
-    shown = [o for o in outline.operators if o.kind != STATE and not _is_counter(o)]
+    shown = [o for o in outline.operators if o.kind != STATE and not _is_counter(o, outline)]
     steps = explanation.steps
     kernels_of: dict[int, list[int]] = {}  # number of an operator: numbers of the kernels that compute some of it
     in_library: set[int] = set()
@@ -136,7 +136,7 @@ def after_backward(explanation: Explanation) -> str:
     """The steps of the backward, as SVG; empty if there are none."""
     items: list[Item] = []
     edges: list[tuple[int, int]] = []
-    for region, tensors in explanation.tensors.items():
+    for region, tensors in reversed(explanation.tensors.items()):
         steps = [(i, s) for i, s in enumerate(explanation.steps) if (s.region, s.phase) == (region, "backward")]
         if not steps:
             continue
@@ -170,9 +170,11 @@ def _step_item(number: int, step: Kernel | LibraryCall) -> Item:
     return Item(wrapped(step.name, MOST), "kernel", number + 1, [", ".join(moved)], " ".join(step.operators))
 
 
-def _is_counter(entry: Operator) -> bool:
+def _is_counter(entry: Operator, outline: Outline) -> bool:
     """The count of batches beside running statistics: eager has an operator for it, but nobody thinks of it."""
-    return entry.name == "add" and not entry.shape and not entry.is_result
+    of_state = entry.reads and all(outline.operators[n].kind == STATE for n in entry.reads)
+    read = any(entry.number in other.reads for other in outline.operators)
+    return entry.name == "add" and not entry.shape and bool(of_state) and not read and not entry.is_result
 
 
 def _with_results(items: list[Item], edges: list, results: Sequence[int]) -> tuple[list[Item], list]:
