@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 from test_cli import fusewright as command
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -239,7 +240,7 @@ def test_any_inputs_and_outputs():
 
 
 def test_random_models():
-    """Ours is judged with eager's random numbers, nobody else has them; where float64 draws others, nobody is judged."""
+    """Ours is judged with eager's random numbers; no other has them. Where float64 draws others, nobody is judged."""
     model = nn.Sequential(nn.Linear(9, 33), nn.Dropout(0.5), nn.GELU())
     three = ("eager", "max-autotune", "fusewright")
     with pytest.MonkeyPatch.context() as patch:
@@ -362,3 +363,13 @@ def test_training_step_through_a_call():
     candidate = Candidate("half", model, lambda x: model(x) / 2)
     measure.training_step(candidate.model, candidate.call)(x, gradient)
     assert torch.equal(model.bias.grad, gradient.sum(0) / 2)
+
+
+def test_on_a_terminal():
+    """Tables that fit it, with the same words."""
+    result = fusewright.bench(torch.tanh, torch.randn(33), candidates=TWO, seconds=0.01)
+    text = io.StringIO()
+    benchmark.print_tables(result, Console(file=text, force_terminal=True, width=100, color_system=None))
+    shown = text.getvalue()
+    assert max(map(len, shown.splitlines())) <= 100 and "┃" in shown
+    assert all(part in shown for part in ("fusewright", "training step", "peak of a step", "right, checked after"))
