@@ -287,6 +287,16 @@ def test_arguments_that_are_no_tensors(tmp_path):
         model(x, 2.0, 3, shift=1.0)
 
 
+@pytest.mark.parametrize("batch, error", [(1, ValueError), (0, RuntimeError)])
+def test_batches_without_statistics(batch, error, folder):
+    model = executed((folder / f"{showcase.BATCH_NORM}_cpu.py").read_text())["ModelNew"](
+        *showcase.ARGUMENTS[showcase.BATCH_NORM]
+    )
+    with pytest.raises(error):
+        model(torch.randn(batch, 7))
+    assert model.batch_norm.num_batches_tracked == 0
+
+
 def test_other_parameters(tmp_path):
     init = "        self.a = nn.Parameter(torch.ones(8))\n"
     model = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * self.a\n", init)[
