@@ -1682,6 +1682,18 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
+#if CUDART_VERSION >= 11080
+// CUDA graphs take launches that overlap since 12.3.
+inline int driver_version() {
+  static const int version = [] {
+    int found = 0;
+    check_cuda(cudaDriverGetVersion(&found), "cudaDriverGetVersion");
+    return found;
+  }();
+  return version;
+}
+#endif
+
 class CudaKernel : CudaRules {
  public:
   struct Text {
@@ -1794,7 +1806,8 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9) {
+    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9 &&
+        driver_version() >= 12030) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -2690,13 +2703,13 @@ def _region_0_inference(x, conv_transpose_weight, conv_transpose_bias, multiplie
     n3 = x.shape[3]
     n4 = x.shape[4]
     n5 = conv_transpose_weight.shape[1]
-    _positive(n5, 'n5')
-    _positive(2 * n2, '2*n2')
-    _positive(2 * n3, '2*n3')
-    _positive(2 * n4, '2*n4')
-    _positive(n2, 'n2')
-    _positive(n3, 'n3')
-    _positive(n4, 'n4')
+    _positive(n5, 'conv_transpose_weight.shape[1]')
+    _positive(2 * n2, '2 * x.shape[2]')
+    _positive(2 * n3, '2 * x.shape[3]')
+    _positive(2 * n4, '2 * x.shape[4]')
+    _positive(n2, 'x.shape[2]')
+    _positive(n3, 'x.shape[3]')
+    _positive(n4, 'x.shape[4]')
     conv_4 = torch.ops.aten.convolution(x, conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True,
         [1, 1, 1], 1)
     max_pool_16 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
@@ -2715,13 +2728,13 @@ class _Region0(torch.autograd.Function):
         n3 = x.shape[3]
         n4 = x.shape[4]
         n5 = conv_transpose_weight.shape[1]
-        _positive(n5, 'n5')
-        _positive(2 * n2, '2*n2')
-        _positive(2 * n3, '2*n3')
-        _positive(2 * n4, '2*n4')
-        _positive(n2, 'n2')
-        _positive(n3, 'n3')
-        _positive(n4, 'n4')
+        _positive(n5, 'conv_transpose_weight.shape[1]')
+        _positive(2 * n2, '2 * x.shape[2]')
+        _positive(2 * n3, '2 * x.shape[3]')
+        _positive(2 * n4, '2 * x.shape[4]')
+        _positive(n2, 'x.shape[2]')
+        _positive(n3, 'x.shape[3]')
+        _positive(n4, 'x.shape[4]')
         saved0 = torch.ops.aten.convolution(x, conv_transpose_weight, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True,
             [1, 1, 1], 1)
         max_pool_16 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)

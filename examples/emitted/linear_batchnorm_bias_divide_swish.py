@@ -2041,6 +2041,18 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
+#if CUDART_VERSION >= 11080
+// CUDA graphs take launches that overlap since 12.3.
+inline int driver_version() {
+  static const int version = [] {
+    int found = 0;
+    check_cuda(cudaDriverGetVersion(&found), "cudaDriverGetVersion");
+    return found;
+  }();
+  return version;
+}
+#endif
+
 class CudaKernel : CudaRules {
  public:
   struct Text {
@@ -2153,7 +2165,8 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9) {
+    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9 &&
+        driver_version() >= 12030) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -6344,8 +6357,11 @@ def _positive(size, what):
 
 
 def _more_than_one(count):
-    if count <= 1:
+    """Values in a channel, for statistics of the batch. (Eager takes an empty batch, and leaves its buffers alone.)"""
+    if count == 1:
         raise ValueError("Expected more than 1 value per channel when training")
+    if count == 0:
+        raise RuntimeError("this file takes no empty batch in training: there are no statistics of it")
 
 
 def _expect(actual, expected, what):
@@ -6377,7 +6393,7 @@ def _region_0_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     device = _device_of(x)
     n0 = x.shape[0]
     n2 = linear_weight.shape[0]
-    _positive(n2, 'n2')
+    _positive(n2, 'linear_weight.shape[0]')
     _more_than_one(n0)
     permute_9 = linear_weight.permute(1, 0)
     matmul_10 = torch.mm(x, permute_9)
@@ -6398,7 +6414,7 @@ class _Region0(torch.autograd.Function):
         device = _device_of(x)
         n0 = x.shape[0]
         n2 = linear_weight.shape[0]
-        _positive(n2, 'n2')
+        _positive(n2, 'linear_weight.shape[0]')
         _more_than_one(n0)
         permute_9 = linear_weight.permute(1, 0)
         saved0 = torch.mm(x, permute_9)

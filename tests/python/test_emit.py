@@ -14,10 +14,14 @@ import showcase
 import torch
 
 from fusewright import _core, cli, models
-from fusewright.emit import emit
+from fusewright.emit import emit, headers
+from fusewright.emit.capturing import tells_guards
 from fusewright.errors import InputError
 
-pytestmark = pytest.mark.real_core
+pytestmark = [
+    pytest.mark.real_core,
+    pytest.mark.skipif(not tells_guards(), reason="this torch does not tell what a capture depends on"),
+]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -151,6 +155,46 @@ def test_every_entry_of_the_table_is_in_its_text(name, cuda_texts):
                 assert f" {kernel}{entry}(const Args a)" in text
 
 
+def test_it_reads_well(cuda_texts):
+    """The explanation at the top; above each kernel its formula and the user's lines; each text once."""
+    text = cuda_texts[showcase.GROUP_NORM]
+    top = text.split('"""')[1]
+    assert re.search(r"moves [\d.]+ kB before, [\d.]+ k?B now", top.replace("\n ", ""))
+    for part in ("What was fused", "row_constants_leave_sum: ", "Left to PyTorch", "forward: matmul"):
+        assert part in top
+    assert re.search(r"#     t\d+ = sum\(square\(t\d+\), over n\d+\)", text)
+    assert f"# {showcase.GROUP_NORM}.py:17: x = x * torch.sigmoid(x)" in text
+    kernels = re.findall(r"^_FW_\w+ = r'''$(.*?)^'''$", text, re.M | re.S)
+    assert len(kernels) == len(set(kernels)) == 4  # forward and backward: rows in registers, and rows walked over
+
+
+def test_cut_down_headers():
+    """Only what is reached by name, conditions that are known gone, comments with what they are about."""
+    header = """#ifndef FW_KERNELS_X_H
+#define FW_KERNELS_X_H
+namespace fw {
+// Twice.
+template <class T>
+FW_FN T twice(T x) {
+  return helper(x) + x;
+}
+#ifdef FW_EMULATOR
+FW_FN float helper(float x) { return slow(x); }
+#else
+FW_FN float helper(float x) { return x; }
+#endif
+FW_FN int unused() { return 0; }
+constexpr int one = 1, two = one + 1;
+}  // namespace fw
+#endif
+"""
+    parts = headers.definitions(headers.resolve(header, {"FW_EMULATOR": False}))
+    assert [part.names for part in parts] == [{"twice"}, {"helper"}, {"unused"}, {"one", "two"}]
+    kept = headers.trimmed(parts, ["y = fw::twice(x);  // not unused"])
+    assert [part.names for part in kept] == [{"twice"}, {"helper"}]
+    assert kept[0].text.startswith("// Twice.\n") and "slow" not in kept[1].text
+
+
 NVCC = shutil.which("nvcc")
 
 
@@ -245,6 +289,16 @@ def test_arguments_that_are_no_tensors(tmp_path):
             model(*arguments)
     with pytest.raises(RuntimeError, match="shift = inf"):
         model(x, 2.0, 3, shift=1.0)
+
+
+@pytest.mark.parametrize("batch, error", [(1, ValueError), (0, RuntimeError)])
+def test_batches_without_statistics(batch, error, folder):
+    model = executed((folder / f"{showcase.BATCH_NORM}_cpu.py").read_text())["ModelNew"](
+        *showcase.ARGUMENTS[showcase.BATCH_NORM]
+    )
+    with pytest.raises(error):
+        model(torch.randn(batch, 7))
+    assert model.batch_norm.num_batches_tracked == 0
 
 
 def test_other_parameters(tmp_path):

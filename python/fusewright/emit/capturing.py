@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 import torch
+import torch._dynamo
 from torch import fx, nn
 from torch.fx.experimental import _config as _symbolic_shapes
 
@@ -84,6 +85,8 @@ def _describe_break(reason) -> str:
 
 def capture_model(file: ModelFile, model: nn.Module, inputs: list, training: bool) -> Capture:
     """The model's graph for inputs of any size. Graph breaks and what cannot be written down are refused."""
+    if not tells_guards():
+        raise InputError(f"torch {torch.__version__} does not tell what a captured graph depends on: emit needs 2.7")
     names = _parameter_names(model, inputs, file)
     session = _EmitSession(type(model).__name__)
     # Sizes that happen to be equal in the example need not be equal in other calls.
@@ -135,6 +138,11 @@ def _asked_by_code(guard) -> bool:
     or refuse them."""
     place = getattr(getattr(guard, "sloc", None), "framework_loc", None)
     return "/_dynamo/" in str(getattr(place, "filename", place))
+
+
+def tells_guards() -> bool:
+    """Whether this version of Dynamo says which attributes and sizes a capture takes for granted."""
+    return "guard_filter_fn" in inspect.signature(torch._dynamo.eval_frame._optimize).parameters
 
 
 def _show(value: torch.Tensor) -> str:

@@ -142,7 +142,7 @@ def _names(body: str) -> set[str]:
     if "(" in before and ("=" not in before or before.index("(") < before.index("=")):
         words = _NAME.findall(before.split("(")[0])
         return {words[-1]} if words and words[-1] not in _NOT_A_NAME else set()
-    declared = set(re.findall(r"(\w+)(?:\[[^\]]*\])*\s*=[^=]", before + "= ")) if "=" in before else set()
+    declared = set(re.findall(r"([A-Za-z_]\w*)(?:\[[^\]]*\])*\s*=(?!=)", before))
     return declared or set(_NAME.findall(before)[-1:])
 
 

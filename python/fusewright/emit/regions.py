@@ -145,9 +145,15 @@ class PlanWriter:
         self.write_positive(self.plan["positive"])
 
     def write_positive(self, texts: list[str]) -> None:
+        places = {
+            name: f"{self.names[self.plan['inputs'][position]]}.shape[{dim}]"
+            for name, position, dim, coefficient, offset in self.plan["symbols"]
+            if coefficient == 1 and offset == "0"
+        }
         for text in dict.fromkeys(texts):
             if not text.isdigit():
-                self.lines.append(f"_positive({self.size(text)}, {text!r})")
+                shown = re.sub(r"\b[a-z]+\d+\b", lambda match: places.get(match[0], match[0]), self.size(text))
+                self.lines.append(f"_positive({self.size(text)}, {shown!r})")
 
     def finished(self) -> list[str]:
         """The lines, without symbols that none of them uses."""

@@ -29,6 +29,18 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
   return value;
 }
 
+#if CUDART_VERSION >= 11080
+// CUDA graphs take launches that overlap since 12.3.
+inline int driver_version() {
+  static const int version = [] {
+    int found = 0;
+    check_cuda(cudaDriverGetVersion(&found), "cudaDriverGetVersion");
+    return found;
+  }();
+  return version;
+}
+#endif
+
 class CudaKernel : CudaRules {
  public:
   struct Text {
@@ -141,7 +153,8 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9) {
+    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9 &&
+        driver_version() >= 12030) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -24,8 +24,11 @@ def _positive(size, what):
 
 
 def _more_than_one(count):
-    if count <= 1:
+    """Values in a channel, for statistics of the batch. (Eager takes an empty batch, and leaves its buffers alone.)"""
+    if count == 1:
         raise ValueError("Expected more than 1 value per channel when training")
+    if count == 0:
+        raise RuntimeError("this file takes no empty batch in training: there are no statistics of it")
 
 
 def _expect_size(holds, what):
