@@ -11,7 +11,7 @@ from test_cli import MODEL, fusewright
 from torch import nn
 
 from fusewright import InputError, certify, optimize
-from fusewright.certify import LAYOUTS, SPECIALS
+from fusewright.certify import LAYOUTS, SPECIALS, _with_special
 from fusewright.oracle import judge
 
 pytestmark = pytest.mark.real_core
@@ -288,3 +288,10 @@ def test_the_command(capsys, tmp_path):
         assert certificate["sha256"][path.name] == hashlib.sha256(path.read_bytes()).hexdigest()
         assert certificate["sha256"][reference.name] == hashlib.sha256(reference.read_bytes()).hexdigest()
         assert {case["dtype"] for case in certificate["cases"]} == {"float32", "bfloat16", "float16"}
+
+
+def test_default_device_of_the_user():
+    """Numbers are drawn by a generator of the processor, whatever device new tensors go to."""
+    with torch.device("meta"):
+        moved = _with_special(torch.ones(33, device="cpu"), "nan", torch.Generator("cpu").manual_seed(0))
+    assert moved.isnan().sum() == 1
