@@ -358,3 +358,15 @@ def test_bad_architecture(capsys):
     with pytest.raises(SystemExit) as error:
         cli.main(["emit", "model.py", "--arch", "hopper"])
     assert error.value.code == 2 and "hopper" in capsys.readouterr().err
+
+
+def test_bytes_of_eager_are_those_that_it_moves():
+    """Counted without memory, for the file's first lines, and with: the same."""
+    model = nn.Sequential(nn.Linear(7, 12), nn.GroupNorm(3, 12), nn.SiLU())
+    x = torch.randn(5, 7)
+
+    def step():
+        y = model(x)
+        y.backward(torch.empty_like(y))
+
+    assert eager_bytes(model, [x], training=True) == traffic_of(step).bytes
