@@ -15,10 +15,12 @@ from ..sizes import size_text_of
 from .capturing import Capture, capture_model
 from .explanation import eager_bytes, explanation
 from .graph import GraphWriter
+from .kernels import Kernels
 from .measuring import measured
 from .page import extension_section, helpers
-from .regions import Kernels, RegionWriter, identifier, literal, size_code, wrapped
+from .regions import RegionWriter
 from .source import UserSource
+from .texts import identifier, literal, size_code, wrapped
 
 NEW_NAME = "ModelNew"
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from ..errors import InputError
 from ..importer import source_of
-from .regions import identifier, literal
+from .texts import identifier, literal
 
 _MOST_CONSTANTS = 4096  # elements of a tensor that is written into the file
 

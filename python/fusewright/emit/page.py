@@ -8,7 +8,8 @@ import textwrap
 from pathlib import Path
 
 from .extension import kernel_prelude, plain_words, rules_header, shared_header, torch_header
-from .regions import Kernel, Kernels, wrapped
+from .kernels import Kernel, Kernels
+from .texts import wrapped
 
 _WIDTH = 116
 _FILES = Path(__file__).parent / "file"

@@ -3,285 +3,12 @@ training, straight down the steps of the library's plans."""
 
 from __future__ import annotations
 
-import ast
-import keyword
 import re
-from dataclasses import dataclass, field
 
 from .. import _core
-
-_DTYPES = {
-    "f16": "torch.float16", "bf16": "torch.bfloat16", "f32": "torch.float32", "f64": "torch.float64",
-    "b8": "torch.bool", "i8": "torch.int8", "u8": "torch.uint8", "i16": "torch.int16", "i32": "torch.int32",
-    "i64": "torch.int64",
-}  # fmt: skip
-_OPERAND = re.compile(r'\{"([^"]*)", DType')  # in a table of loops: an operand's name
-
-
-@dataclass
-class Kernel:
-    """A kernel of the file, under a name of its own."""
-
-    name: str
-    described: dict
-    formulas: list[str]
-    phase: str
-    key: tuple = ()
-
-    def share(self, names: list[str]) -> None:
-        """Another call hands it these operands: messages name what has the same name in all."""
-        own = iter(_OPERAND.findall(self.described["loops"]))
-        places = iter(range(len(names)))
-
-        def common(match: re.Match) -> str:
-            place = next(places)
-            return match[0] if next(own) == names[place] else f'{{"operand {place}", DType'
-
-        self.described["loops"] = _OPERAND.sub(common, self.described["loops"])
-
-
-@dataclass
-class Kernels:
-    """All kernels of a file; equal ones stand there once."""
-
-    cuda: bool
-    found: dict[str, Kernel] = field(default_factory=dict)
-
-    def add(self, described: dict, phase: str, readable) -> str:
-        """The name under which the kernel stands in the file."""
-        names = _OPERAND.findall(described["loops"])
-        key = (described["texts"], _OPERAND.sub("", described["loops"]), [v["defines"] for v in described["variants"]])
-        base = described["name"]
-        for number in range(len(self.found) + 1):
-            name = base if number == 0 else f"{base}_{number + 1}"
-            known = self.found.get(name)
-            if known is None:
-                formulas = [readable(line) for line in described["formulas"]]
-                self.found[name] = Kernel(name, _renamed(described, name, readable), formulas, phase, key)
-                return name
-            if known.key == key:
-                known.share(list(map(readable, names)))
-                return name
-        raise AssertionError("unreachable")
-
-
-def _renamed(described: dict, name: str, readable) -> dict:
-    """The kernel under another name: the symbol is part of its texts."""
-    old = described["name"]
-    pattern = re.compile(rf"\b{re.escape(old)}(?=(_phase\d+|_merge\d+|_sides)?\b)")
-    result = dict(described)
-    result["texts"] = [pattern.sub(name, text) for text in described["texts"]]
-    result["loops"] = readable(pattern.sub(name, described["loops"]))
-    result["variants"] = [
-        {**variant, "entries": [pattern.sub(name, entry) for entry in variant["entries"]]}
-        for variant in described["variants"]
-    ]
-    return result
-
-
-class _Sizes(ast.NodeTransformer):
-    def visit_Call(self, node: ast.Call) -> ast.AST:
-        self.generic_visit(node)
-        operators = {"floordiv": ast.FloorDiv(), "mod": ast.Mod()}
-        if node.func.id in operators:
-            return ast.BinOp(node.args[0], operators[node.func.id], node.args[1])
-        return node
-
-
-def size_code(text: str) -> str:
-    """A size of the core as Python."""
-    return ast.unparse(_Sizes().visit(ast.parse(text, mode="eval")))
-
-
-def literal(value: object) -> str:
-    """A number, a text or a tuple of them as Python writes it down."""
-    if isinstance(value, tuple):
-        items = [literal(item) for item in value]
-        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-    if isinstance(value, float) and value - value != 0:
-        return f'float("{value}")'
-    return repr(value)
-
-
-def _tuple(items: list[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-
-def identifier(text: str) -> str:
-    """A name of Python that looks like the text."""
-    name = re.sub(r"\W+", "_", text).strip("_") or "value"
-    name = f"v_{name}" if name[0].isdigit() else name
-    return f"{name}_" if keyword.iskeyword(name) else name
-
-
-class PlanWriter:
-    """The lines that run one plan. Values are local variables; views of them come as they are needed."""
-
-    def __init__(self, plan: dict, names: list[str], kernels: Kernels, phase: str, readable):
-        self.plan, self.kernels, self.phase, self.readable = plan, kernels, phase, readable
-        self.values = plan["values"]
-        self.names: dict[int, str] = dict(zip(plan["inputs"], names, strict=True))
-        self.inputs = set(plan["inputs"])
-        self.scalars = [v for v in plan["inputs"] if self.values[v]["op"] == "scalar_input"]
-        self.lines: list[str] = []
-        for position in plan["in_place"]:
-            output = plan["outputs"][position]
-            self.names[output["value"]] = self.names[plan["inputs"][output["into"]]]
-        self._taken = set(self.names.values())
-        self._views: set[int] = set()  # made by name()
-
-    def size(self, text: str) -> str:
-        return size_code(text)
-
-    def sizes(self, texts: list[str]) -> str:
-        return _tuple([self.size(text) for text in texts]) if texts else "()"
-
-    def write_symbols(self) -> None:
-        for name, position, dim, coefficient, offset in self.plan["symbols"]:
-            source = f"{self.names[self.plan['inputs'][position]]}.shape[{dim}]"
-            if offset != "0":
-                source = f"({source} - ({self.size(offset)}))"
-            self.lines.append(f"{name} = {source}" + (f" // {coefficient}" if coefficient != 1 else ""))
-        self.write_positive(self.plan["positive"])
-
-    def write_positive(self, texts: list[str]) -> None:
-        places = {
-            name: f"{self.names[self.plan['inputs'][position]]}.shape[{dim}]"
-            for name, position, dim, coefficient, offset in self.plan["symbols"]
-            if coefficient == 1 and offset == "0"
-        }
-        for text in dict.fromkeys(texts):
-            if not text.isdigit():
-                shown = re.sub(r"\b[a-z]+\d+\b", lambda match: places.get(match[0], match[0]), self.size(text))
-                self.lines.append(f"_positive({self.size(text)}, {shown!r})")
-
-    def finished(self) -> list[str]:
-        """The lines, without symbols that none of them uses."""
-        for name, *_ in reversed(self.plan["symbols"]):
-            word = re.compile(rf"\b{name}\b")
-            using = [line for line in self.lines if word.search(line)]
-            if len(using) == 1:
-                self.lines.remove(using[0])
-        return self.lines
-
-    def name(self, value: int) -> str:
-        """The variable of a value that is there, or of a view, which is made now."""
-        if value in self.names:
-            return self.names[value]
-        node = self.values[value]
-        name = self.new_name(value)
-        self._views.add(value)
-        if node["op"] == "constant":
-            self.lines.append(f"{name} = torch.zeros((), dtype={_DTYPES[node['dtype']]}, device=device)")
-            return name
-        assert node["kind"] == "movement", f"{node['op']} is read before it is computed"
-        source = self.name(node["operands"][0])
-        if node["op"] == "permute":
-            view = f"{source}.permute({', '.join(map(str, node['attributes']['dims']))})"
-        else:
-            view = f"{source}.{node['op']}({self.sizes(node['shape'])})"
-        self.lines.append(f"{name} = {view}")
-        return name
-
-    def forget_views(self, known: set[int]) -> None:
-        """Those that were made since, in lines that may not be run."""
-        for value in (self._views & set(self.names)) - known:
-            self._taken.discard(self.names.pop(value))
-
-    def new_name(self, value: int) -> str:
-        name = next((o["name"] for o in self.plan["outputs"] if o["value"] == value and o["name"]), None)
-        name = identifier(self.readable(name)) if name else f"{self.values[value]['op']}_{value}"
-        while name in self._taken:
-            name += "_"
-        self._taken.add(name)
-        self.names[value] = name
-        return name
-
-    def allocate(self, value: int) -> None:
-        if value in self.names:
-            return
-        node = self.values[value]
-        order, shape = node["order"], node["shape"]
-        arguments = f"dtype={_DTYPES[node['dtype']]}, device=device"
-        name = self.new_name(value)
-        if list(order) in ([], list(range(len(shape)))):
-            self.lines.append(f"{name} = torch.empty({self.sizes(shape)}, {arguments})")
-        else:
-            back = ", ".join(str(list(order).index(d)) for d in range(len(shape)))
-            lying = self.sizes([shape[d] for d in order])
-            self.lines.append(f"{name} = torch.empty({lying}, {arguments}).permute({back})")
-
-    def write_step(self, step: tuple) -> None:
-        call, kernel, release = step
-        if call >= 0:
-            self._library(call)
-        else:
-            self._kernel(self.plan["kernels"][kernel])
-        outputs = {o["value"] for o in self.plan["outputs"]}
-        gone = [self.names[v] for v in release if v in self.names and v not in self.inputs and v not in outputs]
-        if gone:
-            self.lines.append("del " + ", ".join(dict.fromkeys(gone)))
-
-    def _kernel(self, kernel: dict) -> None:
-        for value, store in kernel["operands"]:
-            if store:
-                self.allocate(value)
-        operands = [self.name(value) for value, _ in kernel["operands"]]
-        numbers = []
-        for source, value in kernel["numbers"]:
-            if source == "constant":
-                numbers.append(literal(value))
-            else:
-                numbers.append(self.size(value) if source == "size" else self.names[self.scalars[value]])
-        name = self.kernels.add(kernel, self.phase, self.readable)
-        sizes = [self.size(text) for text in kernel["sizes"]]
-        self.lines.append(f"_kernels().{name}([{', '.join(operands)}], [{', '.join(sizes)}], [{', '.join(numbers)}])")
-
-    def _library(self, value: int) -> None:
-        node = self.values[value]
-        operands = [self.name(v) for v in node["operands"]]
-        attributes = node["attributes"]
-        if node["op"] == "matmul":
-            function = (
-                "torch.addmm" if len(operands) == 3 else "torch.mm" if len(node["shape"]) == 2 else "torch.matmul"
-            )
-            arguments = [operands[2], *operands[:2]] if len(operands) == 3 else operands
-            call = f"{function}({', '.join(arguments)})"
-        else:
-            settings = [
-                str(list(attributes["stride"])), str(list(attributes["padding"])), str(list(attributes["dilation"])),
-                str(bool(attributes["transposed"])), str(list(attributes["output_padding"])),
-                str(attributes["groups"]),
-            ]  # fmt: skip
-            if node["op"] == "conv":
-                bias = operands[2] if len(operands) == 3 else "None"
-                call = f"torch.ops.aten.convolution({operands[0]}, {operands[1]}, {bias}, {', '.join(settings)})"
-            else:
-                like = f"_shaped({operands[0]}, {self.sizes(node['shape'])}, {attributes['groups']})"
-                of_input = node["op"] == "conv_input_grad"
-                x, w = (like, operands[1]) if of_input else (operands[1], like)
-                mask = "[True, False, False]" if of_input else "[False, True, False]"
-                call = (
-                    f"torch.ops.aten.convolution_backward({operands[0]}, {x}, {w}, None, {', '.join(settings)}, {mask})"
-                    f"[{0 if of_input else 1}]"
-                )
-        name = self.new_name(value)
-        self.lines.append(f"{name} = {call}")
-
-    def result(self, output: dict) -> str:
-        """An output as the caller wants it: in its memory order, and never in the memory of an input."""
-        value = output["value"]
-        name, node = self.name(value), self.values[value]
-        root = value
-        while self.values[root]["kind"] == "movement":
-            root = self.values[root]["operands"][0]
-        if self.values[root]["op"] == "input" and not output["name"].startswith("dL_d"):
-            name = f"{name}.clone()"
-        made_by_kernel = any(v == value and store for kernel in self.plan["kernels"] for v, store in kernel["operands"])
-        if made_by_kernel or not (output["differentiable"] or output["order"]) or len(node["shape"]) < 2:
-            return name
-        order = list(output["order"]) or list(range(len(node["shape"])))
-        return f"_in_order({name}, {order})"
+from .kernels import Kernels
+from .plans import PlanWriter
+from .texts import as_tuple, identifier, indented, size_code, wrapped
 
 
 class RegionWriter:
@@ -327,7 +54,7 @@ class RegionWriter:
     def text(self) -> str:
         arguments = ", ".join(self.arguments)
         lines = [f"def _{self.name}_inference({arguments}):"]
-        lines += _indented(self._forward_lines(self.inference, None))
+        lines += indented(self._forward_lines(self.inference, None))
         if self.training is None:
             lines += ["", "", f"def _{self.name}({arguments}):"]
             lines += [f"    _no_gradient({', '.join(self.tensors)})", f"    return _{self.name}_inference({arguments})"]
@@ -335,11 +62,11 @@ class RegionWriter:
         class_name = "_" + "".join(part.title() for part in self.name.split("_"))
         lines += ["", "", f"class {class_name}(torch.autograd.Function):", "    @staticmethod"]
         lines += [f"    def forward(ctx, {arguments}):"]
-        lines += _indented(self._forward_lines(self.training, "ctx"), 2)
+        lines += indented(self._forward_lines(self.training, "ctx"), 2)
         lines += ["", "    @staticmethod", "    @torch.autograd.function.once_differentiable"]
         gradients = self._gradient_names()
         lines += [f"    def backward(ctx, {', '.join(gradients)}):"]
-        lines += _indented(self._backward_lines(gradients), 2)
+        lines += indented(self._backward_lines(gradients), 2)
         lines += ["", "", f"def _{self.name}({arguments}):"]
         lines += [
             f"    if torch.is_grad_enabled() and _any_requires_grad({', '.join(self.tensors)}):",
@@ -387,7 +114,7 @@ class RegionWriter:
             ]
             if constant:
                 writer.lines.append(f"ctx.mark_non_differentiable({', '.join(constant)})")
-        writer.lines.append(f"return {_tuple(returned)}")
+        writer.lines.append(f"return {as_tuple(returned)}")
         return writer.finished()
 
     def _write_saving(self, described: dict, writer: PlanWriter, results: dict[int, str]) -> None:
@@ -403,7 +130,7 @@ class RegionWriter:
                 saved.append(f"_sizes_of({name})" if sizes_only else name)
         writer.lines.append(f"ctx.save_for_backward({', '.join(saved)})")
         if scalars:
-            writer.lines.append(f"ctx.scalars = {_tuple(scalars)}")
+            writer.lines.append(f"ctx.scalars = {as_tuple(scalars)}")
 
     def _gradient_names(self) -> list[str]:
         described = self.training
@@ -429,9 +156,9 @@ class RegionWriter:
         writer = PlanWriter(plan, names, self.kernels, "backward", self.readable)
         first = given[0] if given else None
         if saved:
-            writer.lines.append(f"{_tuple(saved)} = ctx.saved_tensors")
+            writer.lines.append(f"{as_tuple(saved)} = ctx.saved_tensors")
         if scalars:
-            writer.lines.append(f"{_tuple(scalars)} = ctx.scalars")
+            writer.lines.append(f"{as_tuple(scalars)} = ctx.scalars")
         writer.lines.append("need = ctx.needs_input_grad")
         missing = [
             (i, name)
@@ -450,7 +177,7 @@ class RegionWriter:
             writer.write_step(step)
             if needed is not None:
                 test = " or ".join(self._need(described["gradient_for_input"][o]) for o in needed)
-                writer.lines[begin:] = [f"if {test}:", *_indented(writer.lines[begin:])]
+                writer.lines[begin:] = [f"if {test}:", *indented(writer.lines[begin:])]
                 writer.forget_views(known)
         by_name = {self.input_names[i]: (i, o) for o, i in enumerate(described["gradient_for_input"])}
         returned = []
@@ -463,7 +190,7 @@ class RegionWriter:
             text = writer.result(plan["outputs"][output])
             made = writer.lines[lines_before:]
             if made:
-                writer.lines[lines_before:] = [f"if {self._need(i)}:", *_indented(made)]
+                writer.lines[lines_before:] = [f"if {self._need(i)}:", *indented(made)]
             returned.append(f"{text} if {self._need(i)} else None")
         writer.lines.append("return (")
         writer.lines += [f"    {text}," for text in returned]
@@ -496,40 +223,3 @@ class RegionWriter:
                 mark(value, wanted)
             found.append(None if len(wanted) == len(outputs) else sorted(wanted))
         return found[::-1]
-
-
-def wrapped(line: str, width: int = 116) -> str:
-    """A long line, broken behind commas inside of its parentheses."""
-    if len(line) <= width:
-        return line
-    indent = len(line) - len(line.lstrip())
-    rows, row = [], ""
-    for part in _parts(line, width):
-        if row and len(row) + len(part) > width:
-            rows.append(row.rstrip())
-            row = " " * (indent + 4)
-        row += part
-    return "\n".join([*rows, row])
-
-
-def _parts(line: str, width: int, deepest: int = 1) -> list[str]:
-    """The line cut behind commas: between the arguments of a call; within one only where it is too long itself."""
-    parts, begin, depth, quote = [], 0, 0, ""
-    for i, c in enumerate(line):
-        if quote:
-            quote = "" if c == quote and line[i - 1] != "\\" else quote
-        elif c in "'\"":
-            quote = c
-        elif c == "," and depth <= deepest and line[i + 1 : i + 2] == " ":
-            parts.append(line[begin : i + 2])
-            begin = i + 2
-        else:
-            depth += (c in "([{") - (c in ")]}")
-    parts.append(line[begin:])
-    if deepest > 1:
-        return parts
-    return [piece for part in parts for piece in ([part] if len(part) < width - 8 else _parts(part, width, 9))]
-
-
-def _indented(lines: list[str], levels: int = 1) -> list[str]:
-    return ["    " * levels + line if line else "" for line in lines]
