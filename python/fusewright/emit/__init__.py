@@ -17,7 +17,7 @@ from .explanation import eager_bytes, explanation
 from .graph import GraphWriter
 from .kernels import Kernels
 from .measuring import measured
-from .page import extension_section, helpers
+from .page import extension_section, helpers, kernels_section
 from .regions import RegionWriter
 from .source import UserSource
 from .texts import identifier, literal, size_code, wrapped
@@ -125,10 +125,12 @@ def emit(
         "",
         "",
         *(_section("The model's own definitions", "\n\n\n".join(definitions)) if definitions else []),
-        *_section("Kernels", extension),
-        *_section("Helpers", helpers(region_text + new_class)),
-        *_section("Regions: what runs around the kernels, forward and backward", region_text),
+        # In the order in which people read it: all of it is there when the model first runs.
         *_section("The model", new_class),
+        *_section("Regions: what runs around the kernels, forward and backward", region_text),
+        *_section("Kernels", kernels_section(kernels)),
+        *_section("Helpers", helpers(region_text + new_class)),
+        *_section("How kernels are built and launched: the same for every model", extension),
     ]
 
     def written() -> str:

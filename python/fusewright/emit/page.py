@@ -79,7 +79,8 @@ def _tidy(text: str) -> str:
 
 
 def extension_section(kernels: Kernels, arch: list[str], name: str) -> str:
-    """The sources around the kernels, and the function that builds the extension when it is first needed."""
+    """The sources around the kernels, and the function that builds the extension when it is first needed. It stands
+    behind the kernels, whose texts its table names."""
     cuda = kernels.cuda
     texts = [text for kernel in kernels.found.values() for text in kernel.described["texts"]]
     common, again, tiled = kernel_prelude(texts, cuda)
@@ -106,7 +107,6 @@ def extension_section(kernels: Kernels, arch: list[str], name: str) -> str:
         if cuda
         else "# How the work of a kernel is shared out to threads.",
         _raw("_RULES", rules_header(cuda)),
-        kernels_section(kernels),
         _build_section(kernels, arch, name),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
