@@ -4282,6 +4282,19 @@ void run_kernel(size_t kernel, const KernelCall& call);
 # PyTorch's half: checks, and calls from Python.
 
 _TORCH = r'''
+#include <c10/core/ScalarType.h>
+
+
+namespace fusewright {
+
+inline at::ScalarType scalar_type(DType t) {
+  constexpr at::ScalarType types[] = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kChar,
+                                      at::kByte, at::kShort,    at::kInt,   at::kLong,   at::kBool};
+  return types[static_cast<size_t>(t)];
+}
+
+}  // namespace fusewright
+
 // Calls from Python: PyTorch's tensors are checked, and handed to a kernel as pointers, sizes and strides.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -4293,31 +4306,6 @@ _TORCH = r'''
 #endif
 
 namespace fusewright {
-
-inline at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return at::kHalf;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::f32:
-      return at::kFloat;
-    case DType::f64:
-      return at::kDouble;
-    case DType::i8:
-      return at::kChar;
-    case DType::u8:
-      return at::kByte;
-    case DType::i16:
-      return at::kShort;
-    case DType::i32:
-      return at::kInt;
-    case DType::i64:
-      return at::kLong;
-    default:
-      return at::kBool;
-  }
-}
 
 // Any strides will do; all else must be what the kernel was written for.
 inline void check_operand(const KernelLoops& kernel, size_t o, const at::Tensor& x, const at::Tensor& first,
@@ -5329,6 +5317,8 @@ _TILES = ""
 
 _RULES = r'''
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -5937,6 +5927,17 @@ inline uint32_t bits(int64_t power) {
   return n;
 }
 
+// Graphs take launches that overlap since 12.3.
+inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
+
+// What of the operands decides how a call is launched, beside their sizes: alignment and strides.
+inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
+  for (const Tensor* operand : operands) {
+    key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+    key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+  }
+}
+
 inline void CudaRules::bind(Call& c, Geometry g, const std::vector<const Tensor*>& operands) const {
   c.g = std::move(g);
   merge_loops(c.g);
@@ -6146,6 +6147,36 @@ inline std::vector<char> CudaRules::filled(const std::vector<char>& arguments,
   return result;
 }
 
+// What was worked out for the last few calls. An entry has a `key`: all numbers that it was worked out from. Threads
+// may share it; whoever found an entry keeps it.
+template <class Entry>
+class Recent {
+ public:
+  using Key = std::vector<int64_t>;
+
+  std::shared_ptr<const Entry> find(const Key& key) const {
+    const std::lock_guard lock(state_->mutex);
+    for (const auto& entry : state_->entries)
+      if (entry != nullptr && entry->key == key) return entry;
+    return nullptr;
+  }
+
+  void add(std::shared_ptr<const Entry> entry) const {
+    const std::lock_guard lock(state_->mutex);
+    state_->entries[state_->next] = std::move(entry);
+    state_->next = (state_->next + 1) % state_->entries.size();
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::array<std::shared_ptr<const Entry>, 4>
+        entries;  // a training loop has its batches, the last one, and evaluation
+    size_t next = 0;
+  };
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
 inline void check_cuda(cudaError_t error, const std::string& what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // it is reported here, and not by the next call
@@ -6159,7 +6190,6 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
 }
 
 #if CUDART_VERSION >= 11080
-// CUDA graphs take launches that overlap since 12.3.
 inline int driver_version() {
   static const int version = [] {
     int found = 0;
@@ -6211,20 +6241,11 @@ class CudaKernel : CudaRules {
   std::shared_ptr<const Prepared> find(const KernelCall& call) const {
     std::vector<int64_t> key = {call.device};
     key.insert(key.end(), call.sizes.begin(), call.sizes.end());
-    for (const Tensor* operand : call.operands) {
-      key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
-      key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
-    }
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (const auto& known : recent_)
-        if (known->key == key) return known;
-    }
+    add_places(key, call.operands);
+    if (auto known = recent_.find(key)) return known;
     auto prepared = std::make_shared<Prepared>(prepare(call));
     prepared->key = std::move(key);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (recent_.size() == 8) recent_.erase(recent_.begin());
-    recent_.push_back(prepared);
+    recent_.add(prepared);
     return prepared;
   }
 
@@ -6282,8 +6303,8 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9 &&
-        driver_version() >= 12030) {
+    if (l.overlap &&
+        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -6303,7 +6324,7 @@ class CudaKernel : CudaRules {
   bool wide_;
   std::map<std::pair<Variant, std::string>, const void*> functions_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const Prepared>> recent_;
+  Recent<Prepared> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
 };

@@ -1,5 +1,6 @@
 #include "codegen/emitter.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -182,6 +183,21 @@ KernelLoops loops_of(const Graph& graph, const KernelCode& code) {
   }
   for (Value v : code.numbers) loops.numbers.push_back(compute_type(graph.dtype(v)));
   return loops;
+}
+
+std::vector<std::string> operators_of(const Graph& graph, const KernelCode& code) {
+  std::vector<std::string> result;
+  for (int origin : code.origins) result.push_back(graph.origins[static_cast<size_t>(origin)].op);
+  return result;
+}
+
+std::vector<std::string> sources_of(const Graph& graph, const KernelCode& code) {
+  std::vector<std::string> result;
+  for (int origin : code.origins) {
+    const std::string& source = graph.origins[static_cast<size_t>(origin)].source;
+    if (!source.empty() && std::find(result.begin(), result.end(), source) == result.end()) result.push_back(source);
+  }
+  return result;
 }
 
 }  // namespace fusewright

@@ -41,6 +41,10 @@ struct KernelCode {
 // What launching it takes to know.
 KernelLoops loops_of(const Graph& graph, const KernelCode& code);
 
+// The user's operators that a kernel computes, and the lines where they stand, each once.
+std::vector<std::string> operators_of(const Graph& graph, const KernelCode& code);
+std::vector<std::string> sources_of(const Graph& graph, const KernelCode& code);
+
 // C++ for the system's compiler.
 KernelCode emit_cpp(const Graph& graph, const Kernel& kernel);
 

@@ -12,13 +12,8 @@ DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& repo
   DescribedKernel result;
   result.name = code.name;
   result.schedule = code.nest.name();
-  for (int origin : code.origins) {
-    const Origin& from = graph.origins[static_cast<size_t>(origin)];
-    result.operators.push_back(from.op);
-    auto& sources = result.sources;
-    if (!from.source.empty() && std::find(sources.begin(), sources.end(), from.source) == sources.end())
-      sources.push_back(from.source);
-  }
+  result.operators = operators_of(graph, code);
+  result.sources = sources_of(graph, code);
   result.formulas = formulas(graph, kernel);
   result.bytes_read = report.bytes_read;
   result.bytes_written = report.bytes_written;

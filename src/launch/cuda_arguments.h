@@ -16,6 +16,17 @@ inline uint32_t bits(int64_t power) {
   return n;
 }
 
+// Graphs take launches that overlap since 12.3.
+inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
+
+// What of the operands decides how a call is launched, beside their sizes: alignment and strides.
+inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
+  for (const Tensor* operand : operands) {
+    key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
+    key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
+  }
+}
+
 inline void CudaRules::bind(Call& c, Geometry g, const std::vector<const Tensor*>& operands) const {
   c.g = std::move(g);
   merge_loops(c.g);

@@ -265,10 +265,7 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
   key.push_back(host.device());
   key.push_back(progress != nullptr);
   key.insert(key.end(), symbols, symbols + symbols_);
-  for (const Tensor* operand : operands) {
-    key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
-    key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
-  }
+  add_places(key, operands);
   const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
   const bool forced = candidate_hook.load(std::memory_order_relaxed) != nullptr;
   if (!forced)

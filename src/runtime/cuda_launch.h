@@ -14,9 +14,9 @@
 #include "codegen/kernel_code.h"
 #include "fusewright/host.h"
 #include "launch/cuda_rules.h"
+#include "launch/recent.h"
 #include "runtime/cuda.h"
 #include "runtime/geometry.h"
-#include "runtime/recent.h"
 #include "runtime/tuner.h"
 
 namespace fusewright {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "ir/error.h"
+#include "launch/cuda_arguments.h"
 #include "runtime/compile_error.h"
 #include "runtime/cuda_module.h"
 #include "runtime/log.h"
@@ -158,8 +159,7 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
   }
   void* parameters[] = {const_cast<void*>(arguments)};
   const ContextScope scope(driver, device);
-  // Graphs take launches that overlap since 12.3.
-  if (shape.overlaps && properties.architecture.major >= 9 && driver.version() >= 12030) {
+  if (shape.overlaps && launches_overlap(properties.architecture.major, driver.version())) {
     CUlaunchAttribute overlap{CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
     const CUlaunchConfig config{
         shape.blocks, 1, 1, shape.threads, 1, 1, shape.shared_bytes, static_cast<CUstream>(stream), &overlap, 1};

@@ -6,12 +6,12 @@
 #include "codegen/kernel_code.h"
 #include "fusewright/host.h"
 #include "ir/ir.h"
+#include "launch/recent.h"
 #include "passes/fusion.h"
 #include "runtime/compiled_library.h"
 #include "runtime/cuda_launch.h"
 #include "runtime/launch.h"
 #include "runtime/preconditions.h"
-#include "runtime/recent.h"
 
 namespace fusewright {
 

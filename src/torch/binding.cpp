@@ -134,26 +134,20 @@ py::list report_kernels(const Plan& plan, const Fusion& fusion, const char* phas
   const std::vector<size_t> steps = steps_of(fusion, false);
   for (const Plan::KernelReport& kernel : plan.kernels()) {
     const size_t step = steps[result.size()];
-    py::list operators, sources, origins, reads, writes;
+    py::list reads, writes;
     for (const auto& operand : kernel.code->operands)
       (operand.store ? writes : reads).append(tensor_row(plan.graph(), operand.value));
-    for (int origin : kernel.code->origins) {
-      const Origin& from = plan.graph().origins[static_cast<size_t>(origin)];
-      operators.append(from.op);
-      origins.append(origin);
-      if (!from.source.empty() && !sources.contains(from.source)) sources.append(from.source);
-    }
     py::dict row;
     row["name"] = kernel.code->name;
     row["phase"] = phase;
-    row["operators"] = operators;
+    row["operators"] = operators_of(plan.graph(), *kernel.code);
     row["schedule"] = kernel.code->nest.name();
     row["bytes_read"] = kernel.bytes_read;
     row["bytes_written"] = kernel.bytes_written;
-    row["sources"] = sources;
+    row["sources"] = sources_of(plan.graph(), *kernel.code);
     row["text"] = kernel.code->text;
     row["step"] = step;
-    row["origins"] = origins;
+    row["origins"] = kernel.code->origins;
     row["reads"] = reads;
     row["writes"] = writes;
     row["operations"] = operations(plan.graph(), fusion.groups[step]);

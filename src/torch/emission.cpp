@@ -162,6 +162,8 @@ void bind_emission(py::module_& m) {
                                                                     {"cuda_rules", embedded_cuda_rules},
                                                                     {"cuda_shape", embedded_cuda_shape},
                                                                     {"cuda_arguments", embedded_cuda_arguments},
+                                                                    {"recent", embedded_recent},
+                                                                    {"scalar_type", embedded_scalar_type},
                                                                     {"kernel_call", embedded_kernel_call},
                                                                     {"cuda_kernel", embedded_cuda_kernel},
                                                                     {"cpu_kernel", embedded_cpu_kernel},

@@ -34,16 +34,6 @@ DType dtype_of(const at::Tensor& t) {
   }
 }
 
-}  // namespace
-
-at::ScalarType scalar_type(DType t) {
-  constexpr at::ScalarType types[] = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kChar,
-                                      at::kByte, at::kShort,    at::kInt,   at::kLong,   at::kBool};
-  return types[static_cast<size_t>(t)];
-}
-
-namespace {
-
 Tensor described(const at::Tensor& from) {
   TORCH_CHECK(from.dim() <= max_rank, "fusewright: more than ", max_rank, " dimensions");
   Tensor t;

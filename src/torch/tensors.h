@@ -4,11 +4,11 @@
 
 #include <vector>
 
+#include "emit/file/scalar_type.h"
 #include "fusewright/tensor.h"
 
 namespace fusewright {
 
-at::ScalarType scalar_type(DType t);
 inline at::IntArrayRef sizes_of(const Tensor& t) { return {t.sizes.data(), static_cast<size_t>(t.rank)}; }
 inline at::IntArrayRef strides_of(const Tensor& t) { return {t.strides.data(), static_cast<size_t>(t.rank)}; }
 

@@ -10,7 +10,7 @@ from .headers import Definition, definitions, in_namespace, resolve, trimmed
 # Headers in the order in which they need each other: what both halves of an extension know, and how kernels are run.
 _SHARED = ["dtype", "tensor", "kernel_loops", "kernel_call"]
 _RULES = {
-    True: ["geometry", "divider", "cuda_tiling", "cuda_rules", "cuda_shape", "cuda_arguments", "cuda_kernel"],
+    True: ["geometry", "divider", "cuda_tiling", "cuda_rules", "cuda_shape", "cuda_arguments", "recent", "cuda_kernel"],
     False: ["geometry", "kernel_abi", "cpu_rules", "cpu_kernel"],
 }
 _UNUSED = {"name_of", "parse_dtype", "is_float", "is_narrow_float", "compute_type"}
@@ -78,8 +78,9 @@ def rules_header(cuda: bool) -> str:
 
 def torch_header() -> str:
     """The half that sees PyTorch."""
-    text = _core.emitted_headers()["torch_calls"]
-    return plain_words(text.replace("#pragma once\n", ""))
+    headers = _core.emitted_headers()
+    text = headers["scalar_type"] + "\n" + headers["torch_calls"]
+    return plain_words(re.sub(r'^#(pragma once|include ".*")\n', "", text, flags=re.MULTILINE))
 
 
 def _pasted(names: list[str]) -> str:

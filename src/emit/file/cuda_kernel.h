@@ -14,6 +14,7 @@
 
 #include "launch/cuda_arguments.h"
 #include "launch/cuda_shape.h"
+#include "launch/recent.h"
 
 namespace fusewright {
 
@@ -30,7 +31,6 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
 }
 
 #if CUDART_VERSION >= 11080
-// CUDA graphs take launches that overlap since 12.3.
 inline int driver_version() {
   static const int version = [] {
     int found = 0;
@@ -82,20 +82,11 @@ class CudaKernel : CudaRules {
   std::shared_ptr<const Prepared> find(const KernelCall& call) const {
     std::vector<int64_t> key = {call.device};
     key.insert(key.end(), call.sizes.begin(), call.sizes.end());
-    for (const Tensor* operand : call.operands) {
-      key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
-      key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
-    }
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      for (const auto& known : recent_)
-        if (known->key == key) return known;
-    }
+    add_places(key, call.operands);
+    if (auto known = recent_.find(key)) return known;
     auto prepared = std::make_shared<Prepared>(prepare(call));
     prepared->key = std::move(key);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (recent_.size() == 8) recent_.erase(recent_.begin());
-    recent_.push_back(prepared);
+    recent_.add(prepared);
     return prepared;
   }
 
@@ -153,8 +144,8 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap && device_attribute(cudaDevAttrComputeCapabilityMajor, call.device) >= 9 &&
-        driver_version() >= 12030) {
+    if (l.overlap &&
+        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -174,7 +165,7 @@ class CudaKernel : CudaRules {
   bool wide_;
   std::map<std::pair<Variant, std::string>, const void*> functions_;
   mutable std::mutex mutex_;
-  mutable std::vector<std::shared_ptr<const Prepared>> recent_;
+  Recent<Prepared> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
 };

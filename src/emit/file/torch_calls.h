@@ -11,31 +11,6 @@
 
 namespace fusewright {
 
-inline at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return at::kHalf;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::f32:
-      return at::kFloat;
-    case DType::f64:
-      return at::kDouble;
-    case DType::i8:
-      return at::kChar;
-    case DType::u8:
-      return at::kByte;
-    case DType::i16:
-      return at::kShort;
-    case DType::i32:
-      return at::kInt;
-    case DType::i64:
-      return at::kLong;
-    default:
-      return at::kBool;
-  }
-}
-
 // Any strides will do; all else must be what the kernel was written for.
 inline void check_operand(const KernelLoops& kernel, size_t o, const at::Tensor& x, const at::Tensor& first,
                           const std::vector<int64_t>& sizes) {
