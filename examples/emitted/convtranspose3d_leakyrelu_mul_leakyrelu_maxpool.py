@@ -234,8 +234,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + row.o1);
-  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + row.o2);
+  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1));
+  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2));
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -292,30 +292,37 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   for (int i = 0; i < V; ++i) {
     out13[i] = fw::convert<float>(w13[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + row.o3 + fw::along(at.pos, a.strides[3][4]), out13);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][4])), out13);
 }
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, 0);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
-  const index anchor = block.quotient * static_cast<index>(team.rows()) + static_cast<index>(team.row);
-  if (anchor >= a.anchors) return;
-  Row row;
-  row.live = true;
-  place_row(a, anchor, 0, row);
-  const index first = block.remainder * (ITEMS << team.bits) + static_cast<index>(team.thread);
+  const index threads = static_cast<index>(fw::block_threads());
+  const fw::Quotient begin =
+      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
+  Row first;
+  first.live = true;
+  place_row(a, begin.quotient, 0, first);
+  Row rows[ITEMS];
+  index e[ITEMS];
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = first + (item << team.bits);
-    if (e < a.line) load_moving(a, row, place(a, e), x[item]);
+    rows[item] = first;
+    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
+    if (e[item] >= static_cast<index>(a.line)) {
+      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
+      const index anchor = begin.quotient + beyond.quotient;
+      e[item] = beyond.remainder;
+      rows[item].live = anchor < static_cast<index>(a.anchors);
+      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
+    }
+    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = first + (item << team.bits);
-    if (e < a.line) stage_0(a, row, place(a, e), x[item], Fixed(), kept, true);
+    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
   }
 }
 '''
@@ -395,8 +402,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + row.o1);
-  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + row.o2);
+  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1));
+  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2));
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -458,31 +465,38 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     out13[i] = fw::convert<float>(w13[i]);
     out14[i] = fw::convert<fw::u8>(w14[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + row.o3 + fw::along(at.pos, a.strides[3][4]), out13);
-  if (inside) fw::store_line(static_cast<fw::u8*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][4]), out14);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][4])), out13);
+  if (inside) fw::store_line(static_cast<fw::u8*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][4])), out14);
 }
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, 0);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
-  const index anchor = block.quotient * static_cast<index>(team.rows()) + static_cast<index>(team.row);
-  if (anchor >= a.anchors) return;
-  Row row;
-  row.live = true;
-  place_row(a, anchor, 0, row);
-  const index first = block.remainder * (ITEMS << team.bits) + static_cast<index>(team.thread);
+  const index threads = static_cast<index>(fw::block_threads());
+  const fw::Quotient begin =
+      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
+  Row first;
+  first.live = true;
+  place_row(a, begin.quotient, 0, first);
+  Row rows[ITEMS];
+  index e[ITEMS];
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = first + (item << team.bits);
-    if (e < a.line) load_moving(a, row, place(a, e), x[item]);
+    rows[item] = first;
+    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
+    if (e[item] >= static_cast<index>(a.line)) {
+      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
+      const index anchor = begin.quotient + beyond.quotient;
+      e[item] = beyond.remainder;
+      rows[item].live = anchor < static_cast<index>(a.anchors);
+      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
+    }
+    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = first + (item << team.bits);
-    if (e < a.line) stage_0(a, row, place(a, e), x[item], Fixed(), kept, true);
+    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
   }
 }
 '''
@@ -575,7 +589,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + at.c0 * static_cast<index>(a.strides[2][0]) + at.c2 * static_cast<index>(a.strides[2][2]) + at.c3 * static_cast<index>(a.strides[2][3]) + fw::along(at.pos, a.strides[2][4]), x.in3);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + at.c0 * static_cast<index>(a.strides[2][0]) + at.c2 * static_cast<index>(a.strides[2][2]) + at.c3 * static_cast<index>(a.strides[2][3]) + fw::along(at.pos, a.strides[2][4])), x.in3);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -666,7 +680,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
   if (inside) sums.a19 += part19;
   if (inside) sums.a21 += part21;
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + row.o5 + at.c0 * static_cast<index>(a.strides[5][0]) + at.c2 * static_cast<index>(a.strides[5][2]) + at.c3 * static_cast<index>(a.strides[5][3]) + fw::along(at.pos, a.strides[5][4]), out18);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + at.c0 * static_cast<index>(a.strides[5][0]) + at.c2 * static_cast<index>(a.strides[5][2]) + at.c3 * static_cast<index>(a.strides[5][3]) + fw::along(at.pos, a.strides[5][4])), out18);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -1372,7 +1386,6 @@ FW_FN char* shared_memory() { return shared_block; }
 enum class Access {
   read_only,  // nothing writes here while the kernel runs; global memory only
   plain,      // the kernel itself may have written here; shared memory too
-  streaming,  // used once: first to leave the caches; global memory only
 };
 
 template <int bytes>
@@ -1414,8 +1427,6 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
     W w;
     if constexpr (access == Access::read_only) {
       w = __ldg(words + i);
-    } else if constexpr (access == Access::streaming) {
-      w = __ldcs(words + i);
     } else {
       w = words[i];
     }
@@ -1423,7 +1434,7 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
   }
 }
 
-template <int N, Access access = Access::plain, class T>
+template <int N, class T>
 FW_FN void store_vector(T* to, const T (&from)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
@@ -1432,11 +1443,7 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     memcpy(&w, from + i * (bytes / int(sizeof(T))), bytes);
-    if constexpr (access == Access::streaming) {
-      __stcs(words + i, w);
-    } else {
-      words[i] = w;
-    }
+    words[i] = w;
   }
 }
 
@@ -1448,10 +1455,10 @@ FW_FN T load(const T* from) {
   return value[0];
 }
 
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store(T* to, T value) {
   const T values[1] = {value};
-  store_vector<1, access>(to, values);
+  store_vector<1>(to, values);
 }
 
 // Made on the host by fusewright::make_divider (launch/divider.h).
@@ -1528,7 +1535,7 @@ struct KernelArgs {
   i64 elements;             // of a row
   i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
   i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; pointwise: blocks along a line
+  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -1553,6 +1560,16 @@ FW_FN Quotient divided(index n, i64 divisor, Divider d) {
 #endif
 }
 
+// Of what lies less than 2^24 beyond the divisor: in 32 bits, whatever the index has.
+FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
+#if FW_WIDE
+  if (divisor >= (i64{1} << 31) - (i64{1} << 24)) return {1, n - divisor};
+#endif
+  (void)divisor;
+  const Division r = divide(static_cast<u32>(n), d);
+  return {static_cast<index>(r.quotient), static_cast<index>(r.remainder)};
+}
+
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
@@ -1561,9 +1578,9 @@ FW_FN void load_line(const T* from, T (&to)[V]) {
   load_vector<V, access>(from, to);
 }
 
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store_line(T* to, const T (&from)[V]) {
-  store_vector<V, access>(to, from);
+  store_vector<V>(to, from);
 }
 
 #if FW_WIDE
@@ -1642,8 +1659,14 @@ FW_FN void reduce(const Team& team, S& sums) {
   barrier();  // whoever still reads the slots of the last reduction
   if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
   barrier();
-  sums = slots[team.lane].sums;
-  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane].sums);
+  // Of many slots the lanes of a warp that stand in the same column take some each.
+  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+  sums = slots[first * width + team.lane].sums;
+  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (sharers == 1) return;
+  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2)
+    sums.merge(sums.exchanged(offset));
 }
 
 }  // namespace fw
@@ -2031,6 +2054,7 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   LaunchChoice choice;
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
+  choice.threads = 128;
   if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
   return choice;
@@ -2128,11 +2152,8 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   return true;
 }
 
-// A team takes a stretch of a line, several lines to a block where they are short.
 inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
-  c.tiles = ceil_div(c.line, choice.items * c.team);
-  c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
+  c.blocks = ceil_div(c.anchors * c.line, choice.items * c.threads);
 }
 
 inline CudaRules::Held CudaRules::held(const Variant& variant) const {

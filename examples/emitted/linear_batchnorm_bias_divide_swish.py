@@ -16,6 +16,8 @@ What was fused
     forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear batch_norm add div sigmoid mul
   fw_column_linear_batch_norm_add_div_sigmoid_mul
     backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear batch_norm add div sigmoid mul
+  fw_row_add_2
+    backward, row schedule, reads 32.8 kB, writes 4 B: add
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[1024, 8192]) moves 1.01 GB
@@ -26,9 +28,11 @@ Why it is faster
   each tensor once, keeps all that lies between in registers, and writes only what somebody else reads. The backward
   computes again what is cheaper to compute than to store.
   shift_cancels_in_norm: a bias in front of a norm cancels: it is not read, and its gradient is zero.
-  nested_sum: a sum over more dimensions continues from one over fewer.
+  norm_is_affine: what a chain multiplies to and adds to a norm meets: one multiply-add for each element.
   row_constants_leave_sum: factors that do not vary leave their sum: all sums of a norm's gradient fit in one sweep.
   distances_sum_to_zero: distances from their own mean sum to zero: one sum less in a norm's gradient.
+  common_factor_leaves_terms: the terms of a norm's gradient are added before their common factor multiplies them.
+  nested_sum: a sum over more dimensions continues from one over fewer.
 
 Left to PyTorch
   forward: matmul, backward: matmul x2: its library computes them well, and is called as eager calls it.
@@ -90,13 +94,13 @@ def _region_0_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     permute_9 = linear_weight.permute(1, 0)
     matmul_10 = torch.mm(x, permute_9)
     del permute_9
-    mul_43 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+    mul_44 = torch.empty((n0, n2), dtype=torch.float32, device=device)
     _kernels().fw_column_batch_norm_add_div_sigmoid_mul([matmul_10, linear_bias, batch_norm_running_mean,
         batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var, batch_norm_weight,
-        batch_norm_bias, bias, mul_43, batch_norm_num_batches_tracked, batch_norm_num_batches_tracked], [n0, n2],
+        batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked, batch_norm_num_batches_tracked], [n0, n2],
         [n0, 0.1, 0.9, 1e-05, 1.5, 1.0])
     del matmul_10
-    return (mul_43,)
+    return (mul_44,)
 
 
 class _Region0(torch.autograd.Function):
@@ -113,13 +117,13 @@ class _Region0(torch.autograd.Function):
         del permute_9
         saved1 = torch.empty((1, n2), dtype=torch.float32, device=device)
         saved2 = torch.empty((1, n2), dtype=torch.float32, device=device)
-        mul_43 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+        mul_44 = torch.empty((n0, n2), dtype=torch.float32, device=device)
         _kernels().fw_column_batch_norm_add_div_sigmoid_mul_2([saved0, saved1, saved2, linear_bias,
             batch_norm_running_mean, batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var,
-            batch_norm_weight, batch_norm_bias, bias, mul_43, batch_norm_num_batches_tracked,
+            batch_norm_weight, batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked,
             batch_norm_num_batches_tracked], [n0, n2], [n0, 0.1, 0.9, 1e-05, 1.5, 1.0])
         ctx.save_for_backward(x, linear_weight, batch_norm_weight, batch_norm_bias, bias, saved0, saved1, saved2)
-        return (mul_43,)
+        return (mul_44,)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -132,28 +136,24 @@ class _Region0(torch.autograd.Function):
         n0 = x.shape[0]
         n2 = linear_weight.shape[0]
         if need[0] or need[1] or need[3] or need[4] or need[7]:
-            sum_46 = torch.empty((1, n2), dtype=torch.float32, device=device)
-            add_51 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+            mul_41 = torch.empty((n0, n2), dtype=torch.float32, device=device)
             dL_dbatch_norm_weight = torch.empty((n2,), dtype=torch.float32, device=device)
-            _kernels().fw_column_batch_norm_add_div_sigmoid_mul_3([saved_5, saved_6, dL_dy0, saved_7,
-                batch_norm_weight, batch_norm_bias, bias, sum_46, add_51, dL_dbatch_norm_weight], [n0, n2],
-                [n0, 1e-05, 1.5])
+            dL_dbatch_norm_bias = torch.empty((n2,), dtype=torch.float32, device=device)
+            _kernels().fw_column_batch_norm_add_div_sigmoid_mul_3([dL_dy0, saved_5, saved_6, saved_7,
+                batch_norm_weight, batch_norm_bias, bias, mul_41, dL_dbatch_norm_weight, dL_dbatch_norm_bias],
+                [n0, n2], [n0, 1e-05, 1.5])
         if need[0]:
-            dL_dx = torch.mm(add_51, linear_weight)
+            dL_dx = torch.mm(mul_41, linear_weight)
         if need[1]:
-            permute_53 = add_51.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_53, x)
-            del add_51, permute_53
+            permute_43 = mul_41.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_43, x)
+            del mul_41, permute_43
         if need[7]:
-            sum_60 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_add([sum_46, sum_60], [n2], [])
+            dL_dbias = torch.empty((1,), dtype=torch.float32, device=device)
+            _kernels().fw_row_add([dL_dbatch_norm_bias, dL_dbias], [n2], [])
         if need[2]:
-            constant_55 = torch.zeros((), dtype=torch.float32, device=device)
-            dL_dlinear_bias = constant_55.expand((n2,))
-        if need[4]:
-            dL_dbatch_norm_bias = sum_46.reshape((n2,))
-        if need[7]:
-            dL_dbias = sum_60.reshape((1,))
+            constant_45 = torch.zeros((), dtype=torch.float32, device=device)
+            dL_dlinear_bias = constant_45.expand((n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -236,7 +236,7 @@ class _Region1(torch.autograd.Function):
             del mul_31, permute_33
         if need[7]:
             sum_42 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_add([sum_40, sum_42], [n2], [])
+            _kernels().fw_row_add_2([sum_40, sum_42], [n2], [])
         if need[2]:
             dL_dlinear_bias = sum_35.reshape((n2,))
         if need[3]:
@@ -284,8 +284,8 @@ def _region_1(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
 #     batch_norm_running_mean = ((t1 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
 #     t4 = t3 / n0
 #     batch_norm_running_var = ((t4 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
-#     t5 = ((((t2 * rsqrt(t4 + 1e-05)) * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
-#     mul_43 = t5 * sigmoid(t5)
+#     t5 = (t2 * ((rsqrt(t4 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
+#     mul_44 = t5 * sigmoid(t5)
 #     batch_norm_num_batches_tracked = batch_norm_num_batches_tracked + 1
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
@@ -314,11 +314,15 @@ struct Row {
   float v23[V];
   float v25[V];
   float v26[V];
+  float v27[V];
   float v28[V];
   float v30[V];
-  float v32;
-  fw::i64 v38;
-  fw::i64 v40;
+  float v32[V];
+  float v33;
+  float v34[V];
+  float v35[V];
+  fw::i64 v39;
+  fw::i64 v41;
   index o0;
   index o1;
   index o2;
@@ -372,7 +376,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -381,7 +385,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -403,10 +407,10 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
     row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v28[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
-    row.v30[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1])));
-    row.v32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8));
-    row.v38 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1])));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8));
+    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
   }
 }
 
@@ -448,8 +452,10 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v17 = fw::sub(number0, 1.0f);
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
-    row.v40 = fw::add(row.v38, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v40);
+    row.v34[i] = fw::add(row.v32[i], row.v33);
+    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v41 = fw::add(row.v39, number5);
+    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
   }
 }
 
@@ -559,6 +565,8 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v23[i]);
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
+    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
+    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
   }
 }
 
@@ -571,21 +579,18 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] constexpr int i = 0;
-  float out37[V];
+  float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
     const float v4 = fw::sub(v0, row.v3[i]);
-    const float v27 = fw::mul(v4, row.v26[i]);
-    const float v29 = fw::mul(v27, row.v28[i]);
-    const float v31 = fw::add(v29, row.v30[i]);
-    const float v33 = fw::add(v31, row.v32);
-    const float v35 = fw::div(v33, fw::divisor_of(number4));
-    const float v36 = fw::sigmoid(v35);
-    const float v37 = fw::mul(v35, v36);
-    out37[i] = fw::convert<float>(v37);
+    const float v31 = fw::mul(v4, row.v30[i]);
+    const float v36 = fw::add(v31, row.v35[i]);
+    const float v37 = fw::sigmoid(v36);
+    const float v38 = fw::mul(v36, v37);
+    out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + row.o9 + at.c0 * static_cast<index>(a.strides[9][0]), out37);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.c0 * static_cast<index>(a.strides[9][0])), out38);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -602,7 +607,7 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 104 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 56;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
@@ -746,11 +751,15 @@ struct Row {
   float v23[V];
   float v25[V];
   float v26[V];
+  float v27[V];
   float v28[V];
   float v30[V];
-  float v32;
-  fw::i64 v38;
-  fw::i64 v40;
+  float v32[V];
+  float v33;
+  float v34[V];
+  float v35[V];
+  fw::i64 v39;
+  fw::i64 v41;
   index o0;
   index o1;
   index o2;
@@ -804,11 +813,11 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -817,10 +826,10 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
     row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v28[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
-    row.v30[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1])));
-    row.v32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8));
-    row.v38 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1])));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8));
+    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
   }
 }
 
@@ -853,8 +862,10 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v17 = fw::sub(number0, 1.0f);
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
-    row.v40 = fw::add(row.v38, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v40);
+    row.v34[i] = fw::add(row.v32[i], row.v33);
+    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v41 = fw::add(row.v39, number5);
+    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
   }
 }
 
@@ -910,6 +921,8 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v23[i]);
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
+    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
+    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
   }
 }
 
@@ -922,21 +935,18 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] constexpr int i = 0;
-  float out37[V];
+  float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
     const float v4 = fw::sub(v0, row.v3[i]);
-    const float v27 = fw::mul(v4, row.v26[i]);
-    const float v29 = fw::mul(v27, row.v28[i]);
-    const float v31 = fw::add(v29, row.v30[i]);
-    const float v33 = fw::add(v31, row.v32);
-    const float v35 = fw::div(v33, fw::divisor_of(number4));
-    const float v36 = fw::sigmoid(v35);
-    const float v37 = fw::mul(v35, v36);
-    out37[i] = fw::convert<float>(v37);
+    const float v31 = fw::mul(v4, row.v30[i]);
+    const float v36 = fw::add(v31, row.v35[i]);
+    const float v37 = fw::sigmoid(v36);
+    const float v38 = fw::mul(v36, v37);
+    out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line<fw::Access::streaming>(static_cast<float*>(a.pointers[9]) + row.o9 + at.c0 * static_cast<index>(a.strides[9][0]), out37);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.c0 * static_cast<index>(a.strides[9][0])), out38);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -1173,8 +1183,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #     batch_norm_running_mean = ((t0 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
 #     t2 = saved2 / n0
 #     batch_norm_running_var = ((t2 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
-#     t3 = ((((t1 * rsqrt(t2 + 1e-05)) * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
-#     mul_43 = t3 * sigmoid(t3)
+#     t3 = (t1 * ((rsqrt(t2 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
+#     mul_44 = t3 * sigmoid(t3)
 #     batch_norm_num_batches_tracked = batch_norm_num_batches_tracked + 1
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2 = r'''
 namespace {
@@ -1203,11 +1213,15 @@ struct Row {
   float v23[V];
   float v25[V];
   float v26[V];
+  float v27[V];
   float v28[V];
   float v30[V];
-  float v32;
-  fw::i64 v38;
-  fw::i64 v40;
+  float v32[V];
+  float v33;
+  float v34[V];
+  float v35[V];
+  fw::i64 v39;
+  fw::i64 v41;
   index o0;
   index o1;
   index o2;
@@ -1265,7 +1279,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -1274,7 +1288,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -1296,10 +1310,10 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
     row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v28[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1])));
-    row.v30[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1])));
-    row.v32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10));
-    row.v38 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1])));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1])));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10));
+    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
   }
 }
 
@@ -1341,8 +1355,10 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v17 = fw::sub(number0, 1.0f);
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
-    row.v40 = fw::add(row.v38, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v40);
+    row.v34[i] = fw::add(row.v32[i], row.v33);
+    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v41 = fw::add(row.v39, number5);
+    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
   }
 }
 
@@ -1454,6 +1470,8 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v23[i]);
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
+    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
+    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
   }
 }
 
@@ -1466,21 +1484,18 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] constexpr int i = 0;
-  float out37[V];
+  float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
     const float v4 = fw::sub(v0, row.v3[i]);
-    const float v27 = fw::mul(v4, row.v26[i]);
-    const float v29 = fw::mul(v27, row.v28[i]);
-    const float v31 = fw::add(v29, row.v30[i]);
-    const float v33 = fw::add(v31, row.v32);
-    const float v35 = fw::div(v33, fw::divisor_of(number4));
-    const float v36 = fw::sigmoid(v35);
-    const float v37 = fw::mul(v35, v36);
-    out37[i] = fw::convert<float>(v37);
+    const float v31 = fw::mul(v4, row.v30[i]);
+    const float v36 = fw::add(v31, row.v35[i]);
+    const float v37 = fw::sigmoid(v36);
+    const float v38 = fw::mul(v36, v37);
+    out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + row.o11 + at.c0 * static_cast<index>(a.strides[11][0]), out37);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.c0 * static_cast<index>(a.strides[11][0])), out38);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -1497,7 +1512,7 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 104 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 56;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
@@ -1641,11 +1656,15 @@ struct Row {
   float v23[V];
   float v25[V];
   float v26[V];
+  float v27[V];
   float v28[V];
   float v30[V];
-  float v32;
-  fw::i64 v38;
-  fw::i64 v40;
+  float v32[V];
+  float v33;
+  float v34[V];
+  float v35[V];
+  fw::i64 v39;
+  fw::i64 v41;
   index o0;
   index o1;
   index o2;
@@ -1703,11 +1722,11 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -1716,10 +1735,10 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
     row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v28[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1])));
-    row.v30[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1])));
-    row.v32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10));
-    row.v38 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1])));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1])));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10));
+    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
   }
 }
 
@@ -1752,8 +1771,10 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v17 = fw::sub(number0, 1.0f);
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
-    row.v40 = fw::add(row.v38, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v40);
+    row.v34[i] = fw::add(row.v32[i], row.v33);
+    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v41 = fw::add(row.v39, number5);
+    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
   }
 }
 
@@ -1811,6 +1832,8 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v23[i]);
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
+    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
+    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
   }
 }
 
@@ -1823,21 +1846,18 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] constexpr int i = 0;
-  float out37[V];
+  float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
     const float v4 = fw::sub(v0, row.v3[i]);
-    const float v27 = fw::mul(v4, row.v26[i]);
-    const float v29 = fw::mul(v27, row.v28[i]);
-    const float v31 = fw::add(v29, row.v30[i]);
-    const float v33 = fw::add(v31, row.v32);
-    const float v35 = fw::div(v33, fw::divisor_of(number4));
-    const float v36 = fw::sigmoid(v35);
-    const float v37 = fw::mul(v35, v36);
-    out37[i] = fw::convert<float>(v37);
+    const float v31 = fw::mul(v4, row.v30[i]);
+    const float v36 = fw::add(v31, row.v35[i]);
+    const float v37 = fw::sigmoid(v36);
+    const float v38 = fw::mul(v36, v37);
+    out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line<fw::Access::streaming>(static_cast<float*>(a.pointers[11]) + row.o11 + at.c0 * static_cast<index>(a.strides[11][0]), out37);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.c0 * static_cast<index>(a.strides[11][0])), out38);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2069,14 +2089,15 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #
 #     t0 = saved_matmul11 - (saved_sum13 / n0)
 #     t1 = rsqrt((saved_sum18 / n0) + 1e-05)
-#     t2 = ((((t0 * t1) * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
-#     t3 = sigmoid(t2)
-#     t4 = ((dL_dy0 * t3) + ((dL_dy0 * t2) * ((1 - t3) * t3))) / 1.5
-#     t5 = sum(t0 * t4, over n0)
-#     sum_46 = sum(t4, over n0)
-#     t6 = (((((t5 * batch_norm_weight) * t1) * t1) * (t1 * -0.5)) / n0) * (t0 * 2)
-#     add_51 = (((t4 * batch_norm_weight) * t1) + t6) + ((-((sum_46 * batch_norm_weight) * t1)) / n0)
-#     dL_dbatch_norm_weight = t5 * t1
+#     t2 = (t1 * batch_norm_weight) / 1.5
+#     t3 = (t0 * t2) + ((batch_norm_bias + bias) / 1.5)
+#     t4 = sigmoid(t3)
+#     t5 = (dL_dy0 * t4) + ((dL_dy0 * t3) * ((1 - t4) * t4))
+#     t6 = sum(t5 * t0, over n0)
+#     t7 = sum(t5, over n0)
+#     mul_41 = ((t5 - (t0 * (((t6 * t1) * t1) / n0))) - (t7 / n0)) * t2
+#     dL_dbatch_norm_weight = (t6 / 1.5) * t1
+#     dL_dbatch_norm_bias = t7 / 1.5
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3 = r'''
 namespace {
 using fw::index;
@@ -2085,29 +2106,29 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 10, 3, 2> {};
 
 struct Row {
-  float v1[V];
-  float v3[V];
+  float v2[V];
+  float v4[V];
   float v6[V];
   float v7[V];
   float v9[V];
   float v10[V];
+  float v11[V];
   float v12[V];
   float v14[V];
-  float v16;
+  float v16[V];
+  float v17;
+  float v18[V];
+  float v19[V];
   float v30[V];
   float v31[V];
+  float v32[V];
+  float v33[V];
   float v34[V];
-  float v35[V];
-  float v36[V];
-  float v38[V];
-  float v39[V];
+  float v37[V];
   float v40[V];
-  float v45[V];
-  float v46[V];
-  float v47[V];
-  float v48[V];
-  float v50[V];
-  float v51[V];
+  float v41[V];
+  float v42[V];
+  float v43[V];
   index o0;
   index o1;
   index o2;
@@ -2138,12 +2159,12 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
 
 struct Values {
   float in0[V];
-  float in5[V];
+  float in1[V];
 };
 struct Fixed {
 };
 struct Kept {
-  float v33[V];
+  float v28[V];
 };
 
 struct Place {
@@ -2159,8 +2180,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + row.o2 + at.c0 * static_cast<index>(a.strides[2][0]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])));
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -2169,8 +2190,8 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + row.o2 + at.c0 * static_cast<index>(a.strides[2][0]), x.in5);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -2185,11 +2206,11 @@ FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
     row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
-    row.v12[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
-    row.v14[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
-    row.v16 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
+    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
+    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6));
   }
 }
 
@@ -2237,11 +2258,14 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v3[i] = fw::div(row.v1[i], fw::divisor_of(number0));
+    row.v4[i] = fw::div(row.v2[i], fw::divisor_of(number0));
     row.v7[i] = fw::div(row.v6[i], fw::divisor_of(number0));
     row.v9[i] = fw::add(row.v7[i], number1);
     row.v10[i] = fw::rsqrt(row.v9[i]);
-    row.v38[i] = fw::mul(row.v10[i], -0.5f);
+    row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
+    row.v14[i] = fw::div(row.v12[i], fw::divisor_of(number2));
+    row.v18[i] = fw::add(row.v16[i], row.v17);
+    row.v19[i] = fw::div(row.v18[i], fw::divisor_of(number2));
   }
 }
 
@@ -2254,25 +2278,19 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v5 = fw::convert<float>(x.in5[i]);
-    const float v11 = fw::mul(v4, row.v10[i]);
-    const float v13 = fw::mul(v11, row.v12[i]);
-    const float v15 = fw::add(v13, row.v14[i]);
-    const float v17 = fw::add(v15, row.v16);
-    const float v19 = fw::div(v17, fw::divisor_of(number2));
-    const float v20 = fw::sigmoid(v19);
-    const float v21 = fw::mul(v5, v20);
-    const float v22 = fw::mul(v5, v19);
-    const float v24 = fw::sub(1.0f, v20);
-    const float v25 = fw::mul(v24, v20);
-    const float v26 = fw::mul(v22, v25);
-    const float v27 = fw::add(v21, v26);
-    const float v28 = fw::div(v27, fw::divisor_of(number2));
-    const float v29 = fw::mul(v4, v28);
-    const float v32 = fw::mul(v28, row.v12[i]);
-    const float v33 = fw::mul(v32, row.v10[i]);
-    kept.v33[i] = v33;
+    const float v1 = fw::convert<float>(x.in1[i]);
+    const float v5 = fw::sub(v1, row.v4[i]);
+    const float v15 = fw::mul(v5, row.v14[i]);
+    const float v20 = fw::add(v15, row.v19[i]);
+    const float v21 = fw::sigmoid(v20);
+    const float v22 = fw::mul(v0, v21);
+    const float v23 = fw::mul(v0, v20);
+    const float v25 = fw::sub(1.0f, v21);
+    const float v26 = fw::mul(v25, v21);
+    const float v27 = fw::mul(v23, v26);
+    const float v28 = fw::add(v22, v27);
+    const float v29 = fw::mul(v28, v5);
+    kept.v28[i] = v28;
     if (inside) sums.a30[i] += v29;
     if (inside) sums.a31[i] += v28;
   }
@@ -2298,19 +2316,16 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   for (int i = 0; i < V; ++i) {
     row.v30[i] = sums.a30[i];
     row.v31[i] = sums.a31[i];
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v31[i]);
-    row.v34[i] = fw::mul(row.v30[i], row.v12[i]);
-    row.v35[i] = fw::mul(row.v34[i], row.v10[i]);
-    row.v36[i] = fw::mul(row.v35[i], row.v10[i]);
-    row.v39[i] = fw::mul(row.v36[i], row.v38[i]);
-    row.v40[i] = fw::div(row.v39[i], fw::divisor_of(number0));
-    row.v45[i] = fw::mul(row.v31[i], row.v12[i]);
-    row.v46[i] = fw::mul(row.v45[i], row.v10[i]);
-    row.v47[i] = fw::neg(row.v46[i]);
-    row.v48[i] = fw::div(row.v47[i], fw::divisor_of(number0));
-    row.v50[i] = fw::mul(row.v30[i], row.v10[i]);
-    row.v51[i] = row.v50[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v51[i]);
+    row.v32[i] = fw::mul(row.v30[i], row.v10[i]);
+    row.v33[i] = fw::mul(row.v32[i], row.v10[i]);
+    row.v34[i] = fw::div(row.v33[i], fw::divisor_of(number0));
+    row.v37[i] = fw::div(row.v31[i], fw::divisor_of(number0));
+    row.v40[i] = fw::div(row.v30[i], fw::divisor_of(number2));
+    row.v41[i] = fw::mul(row.v40[i], row.v10[i]);
+    row.v42[i] = row.v41[i];
+    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v42[i]);
+    row.v43[i] = fw::div(row.v31[i], fw::divisor_of(number2));
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v43[i]);
   }
 }
 
@@ -2320,18 +2335,18 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out49[V];
+  float out39[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v42 = fw::mul(v4, 2.0f);
-    const float v43 = fw::mul(row.v40[i], v42);
-    const float v44 = fw::add(kept.v33[i], v43);
-    const float v49 = fw::add(v44, row.v48[i]);
-    out49[i] = fw::convert<float>(v49);
+    const float v1 = fw::convert<float>(x.in1[i]);
+    const float v5 = fw::sub(v1, row.v4[i]);
+    const float v35 = fw::mul(v5, row.v34[i]);
+    const float v36 = fw::sub(kept.v28[i], v35);
+    const float v38 = fw::sub(v36, row.v37[i]);
+    const float v39 = fw::mul(v38, row.v14[i]);
+    out39[i] = fw::convert<float>(v39);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + row.o8 + at.c0 * static_cast<index>(a.strides[8][0]), out49);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out39);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2458,29 +2473,29 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 10, 3, 2> {};
 
 struct Row {
-  float v1[V];
-  float v3[V];
+  float v2[V];
+  float v4[V];
   float v6[V];
   float v7[V];
   float v9[V];
   float v10[V];
+  float v11[V];
   float v12[V];
   float v14[V];
-  float v16;
+  float v16[V];
+  float v17;
+  float v18[V];
+  float v19[V];
   float v30[V];
   float v31[V];
+  float v32[V];
+  float v33[V];
   float v34[V];
-  float v35[V];
-  float v36[V];
-  float v38[V];
-  float v39[V];
+  float v37[V];
   float v40[V];
-  float v45[V];
-  float v46[V];
-  float v47[V];
-  float v48[V];
-  float v50[V];
-  float v51[V];
+  float v41[V];
+  float v42[V];
+  float v43[V];
   index o0;
   index o1;
   index o2;
@@ -2511,7 +2526,7 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
 
 struct Values {
   float in0[V];
-  float in5[V];
+  float in1[V];
 };
 struct Fixed {
 };
@@ -2531,23 +2546,23 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + at.c0 * static_cast<index>(a.strides[2][0]), x.in5);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[2]) + row.o2 + at.c0 * static_cast<index>(a.strides[2][0]), x.in5);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
     row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
-    row.v12[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
-    row.v14[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
-    row.v16 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
+    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
+    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6));
   }
 }
 
@@ -2595,11 +2610,14 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v3[i] = fw::div(row.v1[i], fw::divisor_of(number0));
+    row.v4[i] = fw::div(row.v2[i], fw::divisor_of(number0));
     row.v7[i] = fw::div(row.v6[i], fw::divisor_of(number0));
     row.v9[i] = fw::add(row.v7[i], number1);
     row.v10[i] = fw::rsqrt(row.v9[i]);
-    row.v38[i] = fw::mul(row.v10[i], -0.5f);
+    row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
+    row.v14[i] = fw::div(row.v12[i], fw::divisor_of(number2));
+    row.v18[i] = fw::add(row.v16[i], row.v17);
+    row.v19[i] = fw::div(row.v18[i], fw::divisor_of(number2));
   }
 }
 
@@ -2612,22 +2630,18 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v5 = fw::convert<float>(x.in5[i]);
-    const float v11 = fw::mul(v4, row.v10[i]);
-    const float v13 = fw::mul(v11, row.v12[i]);
-    const float v15 = fw::add(v13, row.v14[i]);
-    const float v17 = fw::add(v15, row.v16);
-    const float v19 = fw::div(v17, fw::divisor_of(number2));
-    const float v20 = fw::sigmoid(v19);
-    const float v21 = fw::mul(v5, v20);
-    const float v22 = fw::mul(v5, v19);
-    const float v24 = fw::sub(1.0f, v20);
-    const float v25 = fw::mul(v24, v20);
-    const float v26 = fw::mul(v22, v25);
-    const float v27 = fw::add(v21, v26);
-    const float v28 = fw::div(v27, fw::divisor_of(number2));
-    const float v29 = fw::mul(v4, v28);
+    const float v1 = fw::convert<float>(x.in1[i]);
+    const float v5 = fw::sub(v1, row.v4[i]);
+    const float v15 = fw::mul(v5, row.v14[i]);
+    const float v20 = fw::add(v15, row.v19[i]);
+    const float v21 = fw::sigmoid(v20);
+    const float v22 = fw::mul(v0, v21);
+    const float v23 = fw::mul(v0, v20);
+    const float v25 = fw::sub(1.0f, v21);
+    const float v26 = fw::mul(v25, v21);
+    const float v27 = fw::mul(v23, v26);
+    const float v28 = fw::add(v22, v27);
+    const float v29 = fw::mul(v28, v5);
     if (inside) sums.a30[i] += v29;
     if (inside) sums.a31[i] += v28;
   }
@@ -2653,19 +2667,16 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   for (int i = 0; i < V; ++i) {
     row.v30[i] = sums.a30[i];
     row.v31[i] = sums.a31[i];
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v31[i]);
-    row.v34[i] = fw::mul(row.v30[i], row.v12[i]);
-    row.v35[i] = fw::mul(row.v34[i], row.v10[i]);
-    row.v36[i] = fw::mul(row.v35[i], row.v10[i]);
-    row.v39[i] = fw::mul(row.v36[i], row.v38[i]);
-    row.v40[i] = fw::div(row.v39[i], fw::divisor_of(number0));
-    row.v45[i] = fw::mul(row.v31[i], row.v12[i]);
-    row.v46[i] = fw::mul(row.v45[i], row.v10[i]);
-    row.v47[i] = fw::neg(row.v46[i]);
-    row.v48[i] = fw::div(row.v47[i], fw::divisor_of(number0));
-    row.v50[i] = fw::mul(row.v30[i], row.v10[i]);
-    row.v51[i] = row.v50[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v51[i]);
+    row.v32[i] = fw::mul(row.v30[i], row.v10[i]);
+    row.v33[i] = fw::mul(row.v32[i], row.v10[i]);
+    row.v34[i] = fw::div(row.v33[i], fw::divisor_of(number0));
+    row.v37[i] = fw::div(row.v31[i], fw::divisor_of(number0));
+    row.v40[i] = fw::div(row.v30[i], fw::divisor_of(number2));
+    row.v41[i] = fw::mul(row.v40[i], row.v10[i]);
+    row.v42[i] = row.v41[i];
+    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v42[i]);
+    row.v43[i] = fw::div(row.v31[i], fw::divisor_of(number2));
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v43[i]);
   }
 }
 
@@ -2675,34 +2686,28 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out49[V];
+  float out39[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v5 = fw::convert<float>(x.in5[i]);
-    const float v11 = fw::mul(v4, row.v10[i]);
-    const float v13 = fw::mul(v11, row.v12[i]);
-    const float v15 = fw::add(v13, row.v14[i]);
-    const float v17 = fw::add(v15, row.v16);
-    const float v19 = fw::div(v17, fw::divisor_of(number2));
-    const float v20 = fw::sigmoid(v19);
-    const float v21 = fw::mul(v5, v20);
-    const float v22 = fw::mul(v5, v19);
-    const float v24 = fw::sub(1.0f, v20);
-    const float v25 = fw::mul(v24, v20);
-    const float v26 = fw::mul(v22, v25);
-    const float v27 = fw::add(v21, v26);
-    const float v28 = fw::div(v27, fw::divisor_of(number2));
-    const float v32 = fw::mul(v28, row.v12[i]);
-    const float v33 = fw::mul(v32, row.v10[i]);
-    const float v42 = fw::mul(v4, 2.0f);
-    const float v43 = fw::mul(row.v40[i], v42);
-    const float v44 = fw::add(v33, v43);
-    const float v49 = fw::add(v44, row.v48[i]);
-    out49[i] = fw::convert<float>(v49);
+    const float v1 = fw::convert<float>(x.in1[i]);
+    const float v5 = fw::sub(v1, row.v4[i]);
+    const float v15 = fw::mul(v5, row.v14[i]);
+    const float v20 = fw::add(v15, row.v19[i]);
+    const float v21 = fw::sigmoid(v20);
+    const float v22 = fw::mul(v0, v21);
+    const float v23 = fw::mul(v0, v20);
+    const float v25 = fw::sub(1.0f, v21);
+    const float v26 = fw::mul(v25, v21);
+    const float v27 = fw::mul(v23, v26);
+    const float v28 = fw::add(v22, v27);
+    const float v35 = fw::mul(v5, row.v34[i]);
+    const float v36 = fw::sub(v28, v35);
+    const float v38 = fw::sub(v36, row.v37[i]);
+    const float v39 = fw::mul(v38, row.v14[i]);
+    out39[i] = fw::convert<float>(v39);
   }
-  if (inside) fw::store_line<fw::Access::streaming>(static_cast<float*>(a.pointers[8]) + row.o8 + at.c0 * static_cast<index>(a.strides[8][0]), out49);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out39);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2924,7 +2929,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 # operators: add
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 #
-#     sum_60 = sum(sum_46, over 1, n2)
+#     dL_dbias = sum(div_51, over n2)
 _FW_ROW_ADD = r'''
 namespace {
 using fw::index;
@@ -2965,7 +2970,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][0]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -2974,7 +2979,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][0]), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -3147,7 +3152,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][0]), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -3385,13 +3390,13 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][1]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][1]), x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][1]), x.in3);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + row.o3 + fw::along(at.pos, a.strides[3][1]), x.in5);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][1]), x.in10);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][1]), x.in12);
-  x.in14 = fw::load(static_cast<const float*>(a.pointers[6]) + row.o6);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][1])), x.in3);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][1])), x.in5);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][1])), x.in10);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][1])), x.in12);
+  x.in14 = fw::load(static_cast<const float*>(a.pointers[6]) + (row.o6));
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -3421,30 +3426,37 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v19 = fw::mul(v17, v18);
     out19[i] = fw::convert<float>(v19);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][1]), out19);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][1])), out19);
 }
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, 0);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
-  const index anchor = block.quotient * static_cast<index>(team.rows()) + static_cast<index>(team.row);
-  if (anchor >= a.anchors) return;
-  Row row;
-  row.live = true;
-  place_row(a, anchor, 0, row);
-  const index first = block.remainder * (ITEMS << team.bits) + static_cast<index>(team.thread);
+  const index threads = static_cast<index>(fw::block_threads());
+  const fw::Quotient begin =
+      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
+  Row first;
+  first.live = true;
+  place_row(a, begin.quotient, 0, first);
+  Row rows[ITEMS];
+  index e[ITEMS];
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = first + (item << team.bits);
-    if (e < a.line) load_moving(a, row, place(a, e), x[item]);
+    rows[item] = first;
+    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
+    if (e[item] >= static_cast<index>(a.line)) {
+      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
+      const index anchor = begin.quotient + beyond.quotient;
+      e[item] = beyond.remainder;
+      rows[item].live = anchor < static_cast<index>(a.anchors);
+      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
+    }
+    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = first + (item << team.bits);
-    if (e < a.line) stage_0(a, row, place(a, e), x[item], Fixed(), kept, true);
+    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
   }
 }
 '''
@@ -3540,8 +3552,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])));
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -3550,8 +3562,8 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]), x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -3665,7 +3677,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     if (inside) sums.a32[i] += v31;
     if (inside) sums.a33[i] += v27;
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + row.o8 + at.c0 * static_cast<index>(a.strides[8][0]), out29);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out29);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -3851,8 +3863,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -3961,7 +3973,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     if (inside) sums.a32[i] += v31;
     if (inside) sums.a33[i] += v27;
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + row.o8 + at.c0 * static_cast<index>(a.strides[8][0]), out29);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out29);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -4091,6 +4103,399 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
+  fw::let_next_launch_begin();
+  fw::wait_for_last_launch();
+  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
+  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  Sums0 sums;
+  sums.clear();
+#pragma unroll 4
+  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
+    sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+  fw::reduce(team, sums);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
+}
+'''
+
+# ---- fw_row_add_2: backward, row schedule ------------------------------------------------------------------------
+#
+# operators: add
+# linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
+#
+#     sum_42 = sum(sum_40, over 1, n2)
+_FW_ROW_ADD_2 = r'''
+namespace {
+using fw::index;
+using fw::V;
+using fw::ITEMS;
+struct Args : fw::KernelArgs<1, 2, 1, 1> {};
+
+struct Row {
+  float v1;
+  index o0;
+  index o1;
+  bool live;  // there is such a row
+};
+
+FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
+  (void)a;
+  row.o0 = 0;
+  row.o1 = 0;
+}
+
+struct Values {
+  float in0[V];
+};
+struct Fixed {
+};
+struct Kept {
+};
+
+struct Place {
+  index pos;
+};
+FW_FN Place place(const Args& a, index e) {
+  Place at;
+  (void)a, (void)e;
+  at.pos = e * V;
+  return at;
+}
+
+FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
+  (void)a, (void)row, (void)at, (void)slot;
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
+  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
+}
+FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
+  (void)a, (void)row, (void)at, (void)slot;
+  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
+}
+FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
+  (void)a, (void)row, (void)at, (void)slot, (void)x;
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
+}
+FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
+  (void)a, (void)row, (void)at, (void)slot, (void)f;
+  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
+}
+FW_FN void load_row(const Args& a, Row& row) {
+  (void)a, (void)row;
+}
+
+struct Sums0 {
+  float a1;
+  FW_FN void clear() {
+    a1 = 0.0f;
+  }
+  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a1 += other.a1;
+  }
+  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    Sums0 other;
+    other.a1 = fw::shuffle_xor(a1, offset);
+    return other;
+  }
+};
+
+FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
+  (void)a;
+}
+
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
+  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
+  [[maybe_unused]] constexpr int i = 0;
+  float part1 = 0.0f;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v0 = fw::convert<float>(x.in0[i]);
+    part1 += v0;
+  }
+  if (inside) sums.a1 += part1;
+}
+
+FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
+  (void)a;
+  row.v1 = sums.a1;
+  if (store) static_cast<float*>(a.pointers[1])[row.o1] = fw::convert<float>(row.v1);
+}
+
+}  // namespace
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 56;
+constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
+static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  const index elements = fw::held_elements(a.elements);
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
+  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
+  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
+  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  Row row;
+  index row_index = part + (0) * static_cast<index>(a.parts);
+  row.live = part < a.parts && row_index < a.walked;
+  if (!row.live) row_index = 0;
+  place_row(a, anchor, row_index, row);
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+  }
+#pragma unroll
+  for (int depth = 0; depth < FW_DEPTH; ++depth) {
+    Row first;
+    index first_index = part + (depth) * static_cast<index>(a.parts);
+    first.live = part < a.parts && first_index < a.walked;
+    if (!first.live) first_index = 0;
+    place_row(a, anchor, first_index, first);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+    }
+    fw::copy_async_commit();
+  }
+  load_row(a, row);
+  int depth = 0;
+  for (index turn = 0; turn < a.share; ++turn) {
+    Row next;
+    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
+    next.live = part < a.parts && next_index < a.walked;
+    if (!next.live) next_index = 0;
+    place_row(a, anchor, next_index, next);
+    load_row(a, next);
+    fw::copy_async_wait<FW_DEPTH - 1>();
+    Values x[ITEMS];
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
+    }
+    Row later;
+    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
+    later.live = part < a.parts && later_index < a.walked;
+    if (!later.live) later_index = 0;
+    place_row(a, anchor, later_index, later);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+    }
+    fw::copy_async_commit();
+    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+    const bool first = row.live && team.thread == 0;
+    row_0(a, row, first);
+    Kept kept[ITEMS];
+    Sums0 sums0;
+    sums0.clear();
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      const bool inside = row.live && fw::in_row(e, elements);
+      Fixed f;
+      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
+    }
+    fw::reduce(team, sums0);
+    row_1(a, row, first, sums0);
+    row = next;
+  }
+}
+'''
+_FW_ROW_ADD_2_WALKING = r'''
+namespace {
+using fw::index;
+using fw::V;
+using fw::ITEMS;
+struct Args : fw::KernelArgs<1, 2, 1, 1> {};
+
+struct Row {
+  float v1;
+  index o0;
+  index o1;
+  bool live;  // there is such a row
+};
+
+FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
+  (void)a;
+  row.o0 = 0;
+  row.o1 = 0;
+}
+
+struct Values {
+  float in0[V];
+};
+struct Fixed {
+};
+struct Kept {
+};
+
+struct Place {
+  index pos;
+};
+FW_FN Place place(const Args& a, index e) {
+  Place at;
+  (void)a, (void)e;
+  at.pos = e * V;
+  return at;
+}
+
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+}
+FW_FN void load_row(const Args& a, Row& row) {
+  (void)a, (void)row;
+}
+
+struct Sums0 {
+  float a1;
+  FW_FN void clear() {
+    a1 = 0.0f;
+  }
+  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a1 += other.a1;
+  }
+  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    Sums0 other;
+    other.a1 = fw::shuffle_xor(a1, offset);
+    return other;
+  }
+};
+
+FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
+  (void)a;
+}
+
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
+  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
+  [[maybe_unused]] constexpr int i = 0;
+  float part1 = 0.0f;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v0 = fw::convert<float>(x.in0[i]);
+    part1 += v0;
+  }
+  if (inside) sums.a1 += part1;
+}
+
+FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
+  (void)a;
+  row.v1 = sums.a1;
+  if (store) static_cast<float*>(a.pointers[1])[row.o1] = fw::convert<float>(row.v1);
+}
+
+}  // namespace
+__global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
+  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
+  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
+  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  Kept kept;
+  for (index turn = 0; turn < a.share; ++turn) {
+    Row row;
+    index row_index = part + (turn) * static_cast<index>(a.parts);
+    row.live = part < a.parts && row_index < a.walked;
+    if (!row.live) row_index = 0;
+    place_row(a, anchor, row_index, row);
+    const bool first = row.live && team.thread == 0;
+    load_row(a, row);
+    row_0(a, row, first);
+    Sums0 sums0;
+    sums0.clear();
+    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
+    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
+      Values x;
+      Fixed f;
+      load_0(a, row, place(a, e), x, f);
+      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    }
+    fw::reduce(team, sums0);
+    row_1(a, row, first, sums0);
+  }
+}
+__global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
+  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  const index block = static_cast<index>(fw::block_index());
+  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
+  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  Row row;
+  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
+  row.live = true;
+  place_row(a, slot.remainder, slot.quotient, row);
+  const bool first = row.live && team.thread == 0 && split == 0;
+  const index begin = split * static_cast<index>(a.piece);
+  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
+  const index step = static_cast<index>(team.threads());
+  constexpr int AHEAD = 4;
+  index e0 = begin + static_cast<index>(team.thread);
+  Values next[AHEAD];
+  Fixed next_fixed[AHEAD];
+#pragma unroll
+  for (int n = 0; n < AHEAD; ++n) {
+    const index place_in_piece = e0 + n * step;
+    if (place_in_piece < end) {
+      const index e = place_in_piece;
+      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+    }
+  }
+  fw::let_next_launch_begin();
+  load_row(a, row);
+  row_0(a, row, first && true);
+  Sums0 sums;
+  sums.clear();
+  Kept kept;
+  for (; e0 < end; e0 += AHEAD * step) {
+    Values x[AHEAD];
+    Fixed f[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index place_in_piece = e0 + AHEAD * step + n * step;
+      if (place_in_piece < end) {
+        const index e = place_in_piece;
+        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index place_in_piece = e0 + n * step;
+      if (place_in_piece < end) {
+        const index e = place_in_piece;
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+      }
+    }
+  }
+  fw::reduce(team, sums);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+}
+__global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
+  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
+  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  Row row;
+  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
+  row.live = true;
+  place_row(a, slot.remainder, slot.quotient, row);
+  const bool first = row.live && team.thread == 0 && split == 0;
+  fw::wait_for_last_launch();
+  load_row(a, row);
+  row_0(a, row, first && false);
+  Sums0 sums0;
+  sums0.clear();
+#pragma unroll 4
+  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+  fw::reduce(team, sums0);
+  row_1(a, row, first && true, sums0);
+}
+__global__ void __launch_bounds__(256) fw_row_add_2_merge0(const Args a) {
   fw::let_next_launch_begin();
   fw::wait_for_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -4925,7 +5330,6 @@ FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic
 enum class Access {
   read_only,  // nothing writes here while the kernel runs; global memory only
   plain,      // the kernel itself may have written here; shared memory too
-  streaming,  // used once: first to leave the caches; global memory only
 };
 
 template <int bytes>
@@ -4967,8 +5371,6 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
     W w;
     if constexpr (access == Access::read_only) {
       w = __ldg(words + i);
-    } else if constexpr (access == Access::streaming) {
-      w = __ldcs(words + i);
     } else {
       w = words[i];
     }
@@ -4976,7 +5378,7 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
   }
 }
 
-template <int N, Access access = Access::plain, class T>
+template <int N, class T>
 FW_FN void store_vector(T* to, const T (&from)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
@@ -4985,11 +5387,7 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     memcpy(&w, from + i * (bytes / int(sizeof(T))), bytes);
-    if constexpr (access == Access::streaming) {
-      __stcs(words + i, w);
-    } else {
-      words[i] = w;
-    }
+    words[i] = w;
   }
 }
 
@@ -5001,10 +5399,10 @@ FW_FN T load(const T* from) {
   return value[0];
 }
 
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store(T* to, T value) {
   const T values[1] = {value};
-  store_vector<1, access>(to, values);
+  store_vector<1>(to, values);
 }
 
 // Made on the host by fusewright::make_divider (launch/divider.h).
@@ -5119,7 +5517,7 @@ struct KernelArgs {
   i64 elements;             // of a row
   i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
   i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; pointwise: blocks along a line
+  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -5144,6 +5542,16 @@ FW_FN Quotient divided(index n, i64 divisor, Divider d) {
 #endif
 }
 
+// Of what lies less than 2^24 beyond the divisor: in 32 bits, whatever the index has.
+FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
+#if FW_WIDE
+  if (divisor >= (i64{1} << 31) - (i64{1} << 24)) return {1, n - divisor};
+#endif
+  (void)divisor;
+  const Division r = divide(static_cast<u32>(n), d);
+  return {static_cast<index>(r.quotient), static_cast<index>(r.remainder)};
+}
+
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
@@ -5152,9 +5560,9 @@ FW_FN void load_line(const T* from, T (&to)[V]) {
   load_vector<V, access>(from, to);
 }
 
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store_line(T* to, const T (&from)[V]) {
-  store_vector<V, access>(to, from);
+  store_vector<V>(to, from);
 }
 
 // Vectors that are asked for ahead arrive in shared memory, where the thread that asked takes them. One that no
@@ -5242,8 +5650,14 @@ FW_FN void reduce(const Team& team, S& sums) {
   barrier();  // whoever still reads the slots of the last reduction
   if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
   barrier();
-  sums = slots[team.lane].sums;
-  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane].sums);
+  // Of many slots the lanes of a warp that stand in the same column take some each.
+  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+  sums = slots[first * width + team.lane].sums;
+  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (sharers == 1) return;
+  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2)
+    sums.merge(sums.exchanged(offset));
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one sweep. A thread adds up distances from
@@ -5693,6 +6107,7 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   LaunchChoice choice;
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
+  choice.threads = 128;
   if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
   return choice;
@@ -5790,11 +6205,8 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   return true;
 }
 
-// A team takes a stretch of a line, several lines to a block where they are short.
 inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
-  c.tiles = ceil_div(c.line, choice.items * c.team);
-  c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
+  c.blocks = ceil_div(c.anchors * c.line, choice.items * c.threads);
 }
 
 inline CudaRules::Held CudaRules::held(const Variant& variant) const {
@@ -6419,16 +6831,16 @@ _TABLE = [
     ("fw_column_batch_norm_add_div_sigmoid_mul_3", r'''
   k.name = "fw_column_batch_norm_add_div_sigmoid_mul_3";
   k.operands = {
+      {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul11", DType::f32, false, false, {{0}, {1}}},
       {"saved_sum13", DType::f32, false, false, {{}, {1}}},
-      {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_sum18", DType::f32, false, false, {{}, {1}}},
       {"batch_norm_weight", DType::f32, false, false, {{1}}},
       {"batch_norm_bias", DType::f32, false, false, {{1}}},
       {"bias", DType::f32, false, false, {{}}},
-      {"sum", DType::f32, true, false, {{}, {1}}},
-      {"add", DType::f32, true, false, {{0}, {1}}},
+      {"mul", DType::f32, true, false, {{0}, {1}}},
       {"reshape", DType::f32, true, false, {{1}}},
+      {"div", DType::f32, true, false, {{1}}},
   };
   k.axes = {{false, false}, {false, false}};
   k.numbers = {DType::f32, DType::f32, DType::f32};
@@ -6437,12 +6849,12 @@ _TABLE = [
   k.nest.inner = 1;
   k.nest.stages = 2;
   k.cuda.sums = {{4, 4}, {}};
-  k.cuda.vectors = {{0, 1}, {2, 1}, {8, 1}};
+  k.cuda.vectors = {{0, 1}, {1, 1}, {7, 1}};
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4}, {}};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {4, 8};
-  k.cuda.ahead = {0, 2};
+  k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
         ("{4, 4, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
@@ -6457,8 +6869,8 @@ _TABLE = [
     ("fw_row_add", r'''
   k.name = "fw_row_add";
   k.operands = {
-      {"sum", DType::f32, false, false, {{}, {0}}},
-      {"sum", DType::f32, true, false, {{}, {}}},
+      {"div", DType::f32, false, false, {{0}}},
+      {"sum", DType::f32, true, false, {{}}},
   };
   k.axes = {{false, false}};
   k.nest.kind = Loops::Kind::row;
@@ -6556,6 +6968,36 @@ _TABLE = [
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, true, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+    ]),
+    ("fw_row_add_2", r'''
+  k.name = "fw_row_add_2";
+  k.operands = {
+      {"sum", DType::f32, false, false, {{}, {0}}},
+      {"sum", DType::f32, true, false, {{}, {}}},
+  };
+  k.axes = {{false, false}};
+  k.nest.kind = Loops::Kind::row;
+  k.nest.inner = 0;
+  k.nest.stages = 1;
+  k.cuda.sums = {{4}};
+  k.cuda.vectors = {{0, 0}};
+  k.cuda.walking.stages = 1;
+  k.cuda.walking.sums = {{4}};
+  k.cuda.walking.final_phase = true;
+  k.cuda.items = {1, 2, 4, 8};
+  k.cuda.ahead = {0};
+  k.cuda.can_tile = false;
+''', [
+        ("{4, 8, false, {}, 2048}", _FW_ROW_ADD_2, [''],
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+        ("{4, 8, false, {}, 0}", _FW_ROW_ADD_2, [''],
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+        ("{4, 0, false, {}, 0}", _FW_ROW_ADD_2_WALKING, ['', '_phase0', '_phase1', '_merge0'],
+            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_ROW_ADD_2_WALKING, ['', '_phase0', '_phase1', '_merge0'],
+            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, true, {}, 0}", _FW_ROW_ADD_2_WALKING, ['', '_phase0', '_phase1', '_merge0'],
+            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]
 _BACKEND, _NAME = "cuda", "linear_batchnorm_bias_divide_swish"

@@ -21,6 +21,8 @@ Why it is faster
   computes again what is cheaper to compute than to store.
   row_constants_leave_sum: factors that do not vary leave their sum: all sums of a norm's gradient fit in one sweep.
   distances_sum_to_zero: distances from their own mean sum to zero: one sum less in a norm's gradient.
+  norm_is_affine: what a chain multiplies to and adds to a norm meets: one multiply-add for each element.
+  common_factor_leaves_terms: the terms of a norm's gradient are added before their common factor multiplies them.
 
 Left to PyTorch
   forward: matmul, backward: matmul x2: its library computes them well, and is called as eager calls it.
@@ -95,30 +97,30 @@ class _Region0(torch.autograd.Function):
         device = dL_dy0.device
         n0 = x.shape[0]
         n2 = linear_weight.shape[0] // 256
-        add_60 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
-        sum_65 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_68 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_70 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_73 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        mul_53 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
+        sum_58 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_61 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_63 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_66 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, add_60, sum_65, sum_68, sum_70, sum_73],
+            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_53, sum_58, sum_61, sum_63, sum_66],
             [n0, 256, n2], [n2, 1e-05])
         if need[0]:
-            reshape_61 = add_60.reshape((n0, 256 * n2))
-            dL_dx = torch.mm(reshape_61, linear_weight)
+            reshape_54 = mul_53.reshape((n0, 256 * n2))
+            dL_dx = torch.mm(reshape_54, linear_weight)
         if need[1]:
-            reshape_61 = add_60.reshape((n0, 256 * n2))
-            permute_63 = reshape_61.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_63, x)
-            del add_60, reshape_61, permute_63
+            reshape_54 = mul_53.reshape((n0, 256 * n2))
+            permute_56 = reshape_54.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_56, x)
+            del mul_53, reshape_54, permute_56
         if need[2]:
-            dL_dlinear_bias = sum_65.reshape((256 * n2,))
+            dL_dlinear_bias = sum_58.reshape((256 * n2,))
         if need[3]:
-            dL_dgroup_norm_weight = sum_68.reshape((256 * n2,))
+            dL_dgroup_norm_weight = sum_61.reshape((256 * n2,))
         if need[4]:
-            dL_dgroup_norm_bias = sum_70.reshape((256 * n2,))
+            dL_dgroup_norm_bias = sum_63.reshape((256 * n2,))
         if need[5]:
-            dL_dmultiplier = sum_73.reshape((256 * n2,))
+            dL_dmultiplier = sum_66.reshape((256 * n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -217,38 +219,38 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + row.o3 + fw::along(at.pos, a.strides[3][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][2]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])));
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]), f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + row.o3 + fw::along(at.pos, a.strides[3][2]), f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][2]), f.in20);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in14);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), f.in16);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void load_row(const Args& a, Row& row) {
@@ -379,7 +381,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
     const float v23 = fw::mul(v21, v22);
     out23[i] = fw::convert<float>(v23);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), out23);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), out23);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -559,21 +561,21 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
 }
 FW_FN void load_2(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]), f.in14);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[3]) + row.o3 + fw::along(at.pos, a.strides[3][2]), f.in16);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][2]), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -703,7 +705,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
     const float v23 = fw::mul(v21, v22);
     out23[i] = fw::convert<float>(v23);
   }
-  if (inside) fw::store_line<fw::Access::streaming>(static_cast<float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), out23);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), out23);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -1095,38 +1097,38 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])));
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][2]), f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]), f.in20);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in14);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in16);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void load_row(const Args& a, Row& row) {
@@ -1259,7 +1261,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
     const float v23 = fw::mul(v21, v22);
     out23[i] = fw::convert<float>(v23);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][2]), out23);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), out23);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -1443,21 +1445,21 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
 }
 FW_FN void load_2(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), f.in1);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[4]) + row.o4 + fw::along(at.pos, a.strides[4][2]), f.in14);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), f.in16);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -1589,7 +1591,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
     const float v23 = fw::mul(v21, v22);
     out23[i] = fw::convert<float>(v23);
   }
-  if (inside) fw::store_line<fw::Access::streaming>(static_cast<float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][2]), out23);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), out23);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -1921,12 +1923,11 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #     t11 = t10 * group_norm_weight
 #     t12 = sum(t11 * t0, over n2)
 #     t13 = sum(t11, over n2)
-#     t14 = (t11 * t1) + (((((t12 * t1) * t1) * (t1 * -0.5)) / n2) * (t0 * 2))
-#     add_60 = t14 + ((-(t13 * t1)) / n2)
-#     sum_65 = sum(add_60, over n0)
-#     sum_68 = sum(t10 * t2, over n0)
-#     sum_70 = sum(t10, over n0)
-#     sum_73 = sum(t8 * t5, over n0)
+#     mul_53 = ((t11 - (t0 * (((t12 * t1) * t1) / n2))) - (t13 / n2)) * t1
+#     sum_58 = sum(mul_53, over n0)
+#     sum_61 = sum(t10 * t2, over n0)
+#     sum_63 = sum(t10, over n0)
+#     sum_66 = sum(t8 * t5, over n0)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3 = r'''
 namespace {
 using fw::index;
@@ -1943,14 +1944,10 @@ struct Row {
   float v12;
   float v39;
   float v40;
+  float v41;
   float v42;
   float v43;
-  float v45;
   float v46;
-  float v47;
-  float v52;
-  float v53;
-  float v54;
   index o0;
   index o1;
   index o2;
@@ -1997,21 +1994,21 @@ struct Fixed {
   float in20[V];
 };
 struct Kept {
-  float v41[V];
+  float v37[V];
 };
 
 struct Side {
-  float s56[V];
-  float s58[V];
-  float s59[V];
-  float s61[V];
+  float s49[V];
+  float s51[V];
+  float s52[V];
+  float s54[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s56[i] = 0.0f;
-      s58[i] = 0.0f;
-      s59[i] = 0.0f;
-      s61[i] = 0.0f;
+      s49[i] = 0.0f;
+      s51[i] = 0.0f;
+      s52[i] = 0.0f;
+      s54[i] = 0.0f;
     }
   }
 };
@@ -2032,7 +2029,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s56[i] : side.s56[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
     fw::store_line(to, sum);
   }
   if (sweep < 0 || sweep == 0) {
@@ -2040,7 +2037,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s58[i] : side.s58[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
     fw::store_line(to, sum);
   }
   if (sweep < 0 || sweep == 0) {
@@ -2048,7 +2045,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s59[i] : side.s59[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
     fw::store_line(to, sum);
   }
   if (sweep < 0 || sweep == 0) {
@@ -2056,7 +2053,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s61[i] : side.s61[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s54[i] : side.s54[i];
     fw::store_line(to, sum);
   }
 }
@@ -2076,35 +2073,35 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])));
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][2]));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])));
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])));
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]), f.in2);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]), f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][2]), f.in20);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]), f.in2);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void load_row(const Args& a, Row& row) {
@@ -2140,7 +2137,6 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   row.v9 = fw::div(row.v8, fw::divisor_of(number0));
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
-  row.v45 = fw::mul(row.v12, -0.5f);
 }
 
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2182,15 +2178,14 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v36 = fw::add(v31, v35);
     const float v37 = fw::mul(v36, v14);
     const float v38 = fw::mul(v37, v7);
-    const float v41 = fw::mul(v37, row.v12);
-    const float v57 = fw::mul(v36, v13);
-    const float v60 = fw::mul(v29, v19);
-    kept.v41[i] = v41;
+    const float v50 = fw::mul(v36, v13);
+    const float v53 = fw::mul(v29, v19);
+    kept.v37[i] = v37;
     part39 += v38;
     part40 += v37;
-    if (inside) side.s58[i] += v57;
-    if (inside) side.s59[i] += v36;
-    if (inside) side.s61[i] += v60;
+    if (inside) side.s51[i] += v50;
+    if (inside) side.s52[i] += v36;
+    if (inside) side.s54[i] += v53;
   }
   if (inside) sums.a39 += part39;
   if (inside) sums.a40 += part40;
@@ -2213,13 +2208,10 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v39 = sums.a39;
   row.v40 = sums.a40;
-  row.v42 = fw::mul(row.v39, row.v12);
-  row.v43 = fw::mul(row.v42, row.v12);
-  row.v46 = fw::mul(row.v43, row.v45);
-  row.v47 = fw::div(row.v46, fw::divisor_of(number0));
-  row.v52 = fw::mul(row.v40, row.v12);
-  row.v53 = fw::neg(row.v52);
-  row.v54 = fw::div(row.v53, fw::divisor_of(number0));
+  row.v41 = fw::mul(row.v39, row.v12);
+  row.v42 = fw::mul(row.v41, row.v12);
+  row.v43 = fw::div(row.v42, fw::divisor_of(number0));
+  row.v46 = fw::div(row.v40, fw::divisor_of(number0));
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2227,21 +2219,21 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out55[V];
+  float out48[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v1 = fw::convert<float>(x.in1[i]);
     const float v2 = fw::convert<float>(f.in2[i]);
     const float v3 = fw::add(v1, v2);
     const float v7 = fw::sub(v3, row.v6);
-    const float v49 = fw::mul(v7, 2.0f);
-    const float v50 = fw::mul(row.v47, v49);
-    const float v51 = fw::add(kept.v41[i], v50);
-    const float v55 = fw::add(v51, row.v54);
-    out55[i] = fw::convert<float>(v55);
-    if (inside) side.s56[i] += v55;
+    const float v44 = fw::mul(v7, row.v43);
+    const float v45 = fw::sub(kept.v37[i], v44);
+    const float v47 = fw::sub(v45, row.v46);
+    const float v48 = fw::mul(v47, row.v12);
+    out48[i] = fw::convert<float>(v48);
+    if (inside) side.s49[i] += v48;
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + row.o8 + fw::along(at.pos, a.strides[8][2]), out55);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out48);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2358,10 +2350,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_wait<0>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      fw::add_stretches(side[item].s56, stretch, fw::shared_memory() + a.ahead);
-      fw::add_stretches(side[item].s58, stretch, fw::shared_memory() + a.ahead);
-      fw::add_stretches(side[item].s59, stretch, fw::shared_memory() + a.ahead);
-      fw::add_stretches(side[item].s61, stretch, fw::shared_memory() + a.ahead);
+      fw::add_stretches(side[item].s49, stretch, fw::shared_memory() + a.ahead);
+      fw::add_stretches(side[item].s51, stretch, fw::shared_memory() + a.ahead);
+      fw::add_stretches(side[item].s52, stretch, fw::shared_memory() + a.ahead);
+      fw::add_stretches(side[item].s54, stretch, fw::shared_memory() + a.ahead);
     }
   }
 #pragma unroll
@@ -2388,14 +2380,10 @@ struct Row {
   float v12;
   float v39;
   float v40;
+  float v41;
   float v42;
   float v43;
-  float v45;
   float v46;
-  float v47;
-  float v52;
-  float v53;
-  float v54;
   index o0;
   index o1;
   index o2;
@@ -2445,17 +2433,17 @@ struct Kept {
 };
 
 struct Side {
-  float s56[V];
-  float s58[V];
-  float s59[V];
-  float s61[V];
+  float s49[V];
+  float s51[V];
+  float s52[V];
+  float s54[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s56[i] = 0.0f;
-      s58[i] = 0.0f;
-      s59[i] = 0.0f;
-      s61[i] = 0.0f;
+      s49[i] = 0.0f;
+      s51[i] = 0.0f;
+      s52[i] = 0.0f;
+      s54[i] = 0.0f;
     }
   }
 };
@@ -2476,7 +2464,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s56[i] : side.s56[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
     fw::store_line(to, sum);
   }
   if (sweep < 0 || sweep == 0) {
@@ -2484,7 +2472,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s58[i] : side.s58[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
     fw::store_line(to, sum);
   }
   if (sweep < 0 || sweep == 0) {
@@ -2492,7 +2480,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s59[i] : side.s59[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
     fw::store_line(to, sum);
   }
   if (sweep < 0 || sweep == 0) {
@@ -2500,7 +2488,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s61[i] : side.s61[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s54[i] : side.s54[i];
     fw::store_line(to, sum);
   }
 }
@@ -2520,21 +2508,21 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]), f.in2);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][2]), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[0]) + row.o0 + fw::along(at.pos, a.strides[0][2]), x.in0);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[1]) + row.o1 + fw::along(at.pos, a.strides[1][2]), x.in1);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[2]) + row.o2 + fw::along(at.pos, a.strides[2][2]), f.in2);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[5]) + row.o5 + fw::along(at.pos, a.strides[5][2]), f.in14);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[6]) + row.o6 + fw::along(at.pos, a.strides[6][2]), f.in16);
-  fw::load_line<fw::Access::streaming>(static_cast<const float*>(a.pointers[7]) + row.o7 + fw::along(at.pos, a.strides[7][2]), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -2569,7 +2557,6 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   row.v9 = fw::div(row.v8, fw::divisor_of(number0));
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
-  row.v45 = fw::mul(row.v12, -0.5f);
 }
 
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2611,13 +2598,13 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v36 = fw::add(v31, v35);
     const float v37 = fw::mul(v36, v14);
     const float v38 = fw::mul(v37, v7);
-    const float v57 = fw::mul(v36, v13);
-    const float v60 = fw::mul(v29, v19);
+    const float v50 = fw::mul(v36, v13);
+    const float v53 = fw::mul(v29, v19);
     part39 += v38;
     part40 += v37;
-    if (inside) side.s58[i] += v57;
-    if (inside) side.s59[i] += v36;
-    if (inside) side.s61[i] += v60;
+    if (inside) side.s51[i] += v50;
+    if (inside) side.s52[i] += v36;
+    if (inside) side.s54[i] += v53;
   }
   if (inside) sums.a39 += part39;
   if (inside) sums.a40 += part40;
@@ -2640,13 +2627,10 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v39 = sums.a39;
   row.v40 = sums.a40;
-  row.v42 = fw::mul(row.v39, row.v12);
-  row.v43 = fw::mul(row.v42, row.v12);
-  row.v46 = fw::mul(row.v43, row.v45);
-  row.v47 = fw::div(row.v46, fw::divisor_of(number0));
-  row.v52 = fw::mul(row.v40, row.v12);
-  row.v53 = fw::neg(row.v52);
-  row.v54 = fw::div(row.v53, fw::divisor_of(number0));
+  row.v41 = fw::mul(row.v39, row.v12);
+  row.v42 = fw::mul(row.v41, row.v12);
+  row.v43 = fw::div(row.v42, fw::divisor_of(number0));
+  row.v46 = fw::div(row.v40, fw::divisor_of(number0));
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2654,7 +2638,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out55[V];
+  float out48[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2686,15 +2670,14 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v35 = fw::mul(v32, v34);
     const float v36 = fw::add(v31, v35);
     const float v37 = fw::mul(v36, v14);
-    const float v41 = fw::mul(v37, row.v12);
-    const float v49 = fw::mul(v7, 2.0f);
-    const float v50 = fw::mul(row.v47, v49);
-    const float v51 = fw::add(v41, v50);
-    const float v55 = fw::add(v51, row.v54);
-    out55[i] = fw::convert<float>(v55);
-    if (inside) side.s56[i] += v55;
+    const float v44 = fw::mul(v7, row.v43);
+    const float v45 = fw::sub(v37, v44);
+    const float v47 = fw::sub(v45, row.v46);
+    const float v48 = fw::mul(v47, row.v12);
+    out48[i] = fw::convert<float>(v48);
+    if (inside) side.s49[i] += v48;
   }
-  if (inside) fw::store_line<fw::Access::streaming>(static_cast<float*>(a.pointers[8]) + row.o8 + fw::along(at.pos, a.strides[8][2]), out55);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out48);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2924,7 +2907,7 @@ struct SideSum {
   FW_FN void merge(const SideSum& other) { value += other.value; }
   FW_FN SideSum exchanged(fw::u32 offset) const { return {fw::shuffle_xor(value, offset)}; }
 };
-FW_FN void side_56(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_49(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -2953,7 +2936,7 @@ FW_FN void side_56(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[9])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_58(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -2982,7 +2965,7 @@ FW_FN void side_58(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[10])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_59(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_52(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3011,7 +2994,7 @@ FW_FN void side_59(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[11])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_61(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_54(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3047,10 +3030,10 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
   const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);
   switch (block / blocks) {
-    case 0: side_56(a, team, output); break;
-    case 1: side_58(a, team, output); break;
-    case 2: side_59(a, team, output); break;
-    case 3: side_61(a, team, output); break;
+    case 0: side_49(a, team, output); break;
+    case 1: side_51(a, team, output); break;
+    case 2: side_52(a, team, output); break;
+    case 3: side_54(a, team, output); break;
   }
 }
 '''
@@ -3856,7 +3839,6 @@ FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic
 enum class Access {
   read_only,  // nothing writes here while the kernel runs; global memory only
   plain,      // the kernel itself may have written here; shared memory too
-  streaming,  // used once: first to leave the caches; global memory only
 };
 
 template <int bytes>
@@ -3898,8 +3880,6 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
     W w;
     if constexpr (access == Access::read_only) {
       w = __ldg(words + i);
-    } else if constexpr (access == Access::streaming) {
-      w = __ldcs(words + i);
     } else {
       w = words[i];
     }
@@ -3907,7 +3887,7 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
   }
 }
 
-template <int N, Access access = Access::plain, class T>
+template <int N, class T>
 FW_FN void store_vector(T* to, const T (&from)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
@@ -3916,11 +3896,7 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     memcpy(&w, from + i * (bytes / int(sizeof(T))), bytes);
-    if constexpr (access == Access::streaming) {
-      __stcs(words + i, w);
-    } else {
-      words[i] = w;
-    }
+    words[i] = w;
   }
 }
 
@@ -3932,10 +3908,10 @@ FW_FN T load(const T* from) {
   return value[0];
 }
 
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store(T* to, T value) {
   const T values[1] = {value};
-  store_vector<1, access>(to, values);
+  store_vector<1>(to, values);
 }
 
 // Made on the host by fusewright::make_divider (launch/divider.h).
@@ -4050,7 +4026,7 @@ struct KernelArgs {
   i64 elements;             // of a row
   i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
   i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; pointwise: blocks along a line
+  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -4083,9 +4059,9 @@ FW_FN void load_line(const T* from, T (&to)[V]) {
   load_vector<V, access>(from, to);
 }
 
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store_line(T* to, const T (&from)[V]) {
-  store_vector<V, access>(to, from);
+  store_vector<V>(to, from);
 }
 
 // Vectors that are asked for ahead arrive in shared memory, where the thread that asked takes them. One that no
@@ -4173,8 +4149,14 @@ FW_FN void reduce(const Team& team, S& sums) {
   barrier();  // whoever still reads the slots of the last reduction
   if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
   barrier();
-  sums = slots[team.lane].sums;
-  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane].sums);
+  // Of many slots the lanes of a warp that stand in the same column take some each.
+  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+  sums = slots[first * width + team.lane].sums;
+  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (sharers == 1) return;
+  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2)
+    sums.merge(sums.exchanged(offset));
 }
 
 // Adds up what the threads of a block hold that stand at the same place in stretches of `stride` threads; those of the
@@ -4579,6 +4561,7 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   LaunchChoice choice;
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
+  choice.threads = 128;
   if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
   return choice;
@@ -4676,11 +4659,8 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   return true;
 }
 
-// A team takes a stretch of a line, several lines to a block where they are short.
 inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
-  c.tiles = ceil_div(c.line, choice.items * c.team);
-  c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
+  c.blocks = ceil_div(c.anchors * c.line, choice.items * c.threads);
 }
 
 inline CudaRules::Held CudaRules::held(const Variant& variant) const {
@@ -5317,7 +5297,7 @@ _TABLE = [
       {"group_norm_weight", DType::f32, false, false, {{1, 2}}},
       {"group_norm_bias", DType::f32, false, false, {{1, 2}}},
       {"multiplier", DType::f32, false, false, {{1, 2}}},
-      {"add", DType::f32, true, false, {{0}, {1}, {2}}},
+      {"mul", DType::f32, true, false, {{0}, {1}, {2}}},
       {"sum", DType::f32, true, true, {{}, {1, 2}}},
       {"sum", DType::f32, true, true, {{}, {1, 2}}},
       {"sum", DType::f32, true, true, {{}, {1, 2}}},

@@ -129,7 +129,11 @@ class Certificate:
             "rule": {
                 "tolerances": {_dtype_name(d): {"relative": r, "absolute": a} for d, (r, a, _) in TOLERANCE.items()},
                 "times_eagers_error": {_dtype_name(d): factor for d, (_, _, factor) in TOLERANCE.items()},
-                "second_opinion": {"points_nearby": NEIGHBOURS, "float32_means": MEAN_FACTOR},
+                "second_opinion": {
+                    "points_nearby": NEIGHBOURS,
+                    "float32_means": MEAN_FACTOR,
+                    "float32_eager_with_biases_apart": True,
+                },
                 "special_values_all_rounding": NOISE_FACTOR,
             },
             "cases": [

@@ -32,6 +32,7 @@ class CudaEmitter : Emitter {
   std::string coordinate(int a, const std::string& i) const;
   std::string row_offset(int operand) const;      // from the row's coordinates
   std::string element_offset(int operand) const;  // of the vector that a thread is at
+  std::string element_address(int operand) const;
   bool operand_varies(int operand, int a) const;
   std::string lane_offset(int operand, const std::string& i) const;
 

@@ -8,28 +8,37 @@ namespace fusewright {
 
 using std::to_string;
 
+// A block takes the next vectors of all lines, one after the other: none of its threads is idle at the end of a line.
+// Coordinates are worked out once for the line that it begins in, and where a thread has gone beyond that.
 void CudaEmitter::write_pointwise_entry() {
-  // A team takes a stretch of one line; its coordinates are worked out once for all of it.
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "(const Args a)");
-  line("const fw::Team team = fw::make_team(a.team_bits, 0);");
-  line("const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);");
-  line("const index anchor = block.quotient * static_cast<index>(team.rows()) + static_cast<index>(team.row);");
-  line("if (anchor >= a.anchors) return;");
-  line("Row row;");
-  line("row.live = true;");
-  line("place_row(a, anchor, 0, row);");
-  line("const index first = block.remainder * (ITEMS << team.bits) + static_cast<index>(team.thread);");
+  line("const index threads = static_cast<index>(fw::block_threads());");
+  line("const fw::Quotient begin =");
+  line("    fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);");
+  line("Row first;");
+  line("first.live = true;");
+  line("place_row(a, begin.quotient, 0, first);");
+  line("Row rows[ITEMS];");
+  line("index e[ITEMS];");
   line("Values x[ITEMS];");
   line("Kept kept;");
-  auto over_items = [&](const char* what) {
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    line("const index e = first + (item << team.bits);");
-    line("if (e < a.line) ", what, ";");
-    close();
-  };
-  over_items("load_moving(a, row, place(a, e), x[item])");
-  over_items("stage_0(a, row, place(a, e), x[item], Fixed(), kept, true)");
+  out_ += "#pragma unroll\n";
+  open("for (int item = 0; item < ITEMS; ++item)");
+  line("rows[item] = first;");
+  line("e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());");
+  open("if (e[item] >= static_cast<index>(a.line))");
+  line("const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);");
+  line("const index anchor = begin.quotient + beyond.quotient;");
+  line("e[item] = beyond.remainder;");
+  line("rows[item].live = anchor < static_cast<index>(a.anchors);");
+  line("if (rows[item].live) place_row(a, anchor, 0, rows[item]);");
+  close();
+  line("if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);");
+  close();
+  out_ += "#pragma unroll\n";
+  open("for (int item = 0; item < ITEMS; ++item)");
+  line("if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);");
+  close();
   close();
 }
 

@@ -8,10 +8,6 @@ namespace fusewright {
 
 using std::to_string;
 
-namespace {
-constexpr const char* streaming = "<fw::Access::streaming>";
-}  // namespace
-
 bool CudaEmitter::is_element_load(int s) const { return step(s).role == Role::load && !row_level(s) && !in_window(s); }
 
 bool CudaEmitter::is_fixed(int s) const {
@@ -55,7 +51,7 @@ void CudaEmitter::write_ahead() {
     std::string before;
     for (int s : by_width(fixed)) {
       int operand = operand_of_[static_cast<size_t>(s)].load;
-      std::string from = pointer(operand) + " + " + element_offset(operand), in = to + to_string(s);
+      std::string from = element_address(operand), in = to + to_string(s);
       const bool wanted = !needed || std::find(needed->begin(), needed->end(), s) != needed->end();
       if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ");");
       if (!inner_varying(s)) continue;
@@ -125,17 +121,13 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
   if (fixed) parameters += ", [[maybe_unused]] Fixed& f";
   open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at", parameters, ")");
   line("(void)a, (void)row, (void)at;");
-  // The last pass needs nothing that it reads or writes again: what earlier passes left in the cache stays there for
-  // it.
-  const std::string last_load = nest().stages > 1 ? "load_" + to_string(nest().stages - 1) : "";
   for (int s : steps) {
     if (!is_element_load(s) || !(is_fixed(s) ? fixed : moving)) continue;
     int operand = operand_of_[static_cast<size_t>(s)].load;
-    std::string from = pointer(operand) + " + " + element_offset(operand);
+    std::string from = element_address(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
     if (inner_varying(s))
-      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line", name == last_load ? streaming : "",
-           "(", from, ", ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", to, ");");
     else
       line(to, " = fw::load(", from, ");");
   }
@@ -228,10 +220,10 @@ void CudaEmitter::write_stage(int p) {
   for (int s : needed_) {
     if (!is_line(s) || !stored_in(s, p)) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    std::string to = pointer(operand) + " + " + element_offset(operand);
+    std::string to = element_address(operand);
     if (kind_ == Text::tiled)
       to = "fw::tiled<" + to_string(operand) + "> ? " + tile_of(operand) + " + row.tile : " + to;
-    line("if (inside) fw::store_line", walking() && p > 0 ? streaming : "", "(", to, ", out", to_string(s), ");");
+    line("if (inside) fw::store_line(", to, ", out", to_string(s), ");");
   }
   close();
   line();

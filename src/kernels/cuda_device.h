@@ -110,7 +110,6 @@ FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic
 enum class Access {
   read_only,  // nothing writes here while the kernel runs; global memory only
   plain,      // the kernel itself may have written here; shared memory too
-  streaming,  // used once: first to leave the caches; global memory only
 };
 
 template <int bytes>
@@ -158,8 +157,6 @@ FW_FN void load_vector(const T* from, T (&to)[N] FW_AND_CALLER) {
     W w;
     if constexpr (access == Access::read_only) {
       w = __ldg(words + i);
-    } else if constexpr (access == Access::streaming) {
-      w = __ldcs(words + i);
     } else {
       w = words[i];
     }
@@ -167,7 +164,7 @@ FW_FN void load_vector(const T* from, T (&to)[N] FW_AND_CALLER) {
   }
 }
 
-template <int N, Access access = Access::plain, class T>
+template <int N, class T>
 FW_FN void store_vector(T* to, const T (&from)[N] FW_AND_CALLER) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
@@ -179,11 +176,7 @@ FW_FN void store_vector(T* to, const T (&from)[N] FW_AND_CALLER) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     memcpy(&w, from + i * (bytes / int(sizeof(T))), bytes);
-    if constexpr (access == Access::streaming) {
-      __stcs(words + i, w);
-    } else {
-      words[i] = w;
-    }
+    words[i] = w;
   }
 }
 
@@ -194,10 +187,10 @@ FW_FN T load(const T* from FW_AND_CALLER) {
   load_vector<1, access>(from, value FW_AND_LINE);
   return value[0];
 }
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store(T* to, T value FW_AND_CALLER) {
   const T values[1] = {value};
-  store_vector<1, access>(to, values FW_AND_LINE);
+  store_vector<1>(to, values FW_AND_LINE);
 }
 
 // ---------------------------------------------------------------- division by an invariant

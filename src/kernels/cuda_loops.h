@@ -59,7 +59,7 @@ struct KernelArgs {
   i64 elements;             // of a row
   i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
   i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; pointwise: blocks along a line
+  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -83,6 +83,16 @@ FW_FN Quotient divided(index n, i64 divisor, Divider d) {
 #endif
 }
 
+// Of what lies less than 2^24 beyond the divisor: in 32 bits, whatever the index has.
+FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
+#if FW_WIDE
+  if (divisor >= (i64{1} << 31) - (i64{1} << 24)) return {1, n - divisor};
+#endif
+  (void)divisor;
+  const Division r = divide(static_cast<u32>(n), d);
+  return {static_cast<index>(r.quotient), static_cast<index>(r.remainder)};
+}
+
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
@@ -90,9 +100,9 @@ template <Access access = Access::read_only, class T>
 FW_FN void load_line(const T* from, T (&to)[V] FW_AND_CALLER) {
   load_vector<V, access>(from, to FW_AND_LINE);
 }
-template <Access access = Access::plain, class T>
+template <class T>
 FW_FN void store_line(T* to, const T (&from)[V] FW_AND_CALLER) {
-  store_vector<V, access>(to, from FW_AND_LINE);
+  store_vector<V>(to, from FW_AND_LINE);
 }
 
 // Vectors that are asked for ahead arrive in shared memory, where the thread that asked takes them. One that no
@@ -211,8 +221,14 @@ FW_FN void reduce(const Team& team, S& sums) {
   barrier();  // whoever still reads the slots of the last reduction
   if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
   barrier();
-  sums = slots[team.lane].sums;
-  for (u32 r = 1; r < rows; ++r) sums.merge(slots[r * width + team.lane].sums);
+  // Of many slots the lanes of a warp that stand in the same column take some each.
+  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+  sums = slots[first * width + team.lane].sums;
+  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (sharers == 1) return;
+  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2)
+    sums.merge(sums.exchanged(offset));
 }
 
 // Adds up what the threads of a block hold that stand at the same place in stretches of `stride` threads; those of the

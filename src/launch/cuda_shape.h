@@ -28,6 +28,7 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   LaunchChoice choice;
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
+  choice.threads = 128;
   if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
   return choice;
@@ -125,11 +126,8 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   return true;
 }
 
-// A team takes a stretch of a line, several lines to a block where they are short.
 inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
-  c.team = std::min<int64_t>(c.threads, power_of_two_from(ceil_div(c.line, choice.items)));
-  c.tiles = ceil_div(c.line, choice.items * c.team);
-  c.blocks = ceil_div(c.anchors, c.teams_in_block()) * c.tiles;
+  c.blocks = ceil_div(c.anchors * c.line, choice.items * c.threads);
 }
 
 inline CudaRules::Held CudaRules::held(const Variant& variant) const {

@@ -9,6 +9,7 @@
 
 #include "passes/program.h"
 #include "passes/rebuild.h"
+#include "passes/row_constants.h"
 #include "passes/upstream.h"
 #include "runtime/log.h"
 
@@ -27,14 +28,6 @@ bool invariant(const Graph& graph, Value v, size_t rank, const Ints& dims) {
   for (size_t d = 0; d < shape.size(); ++d)
     if (!shape[d].is(1) && names_dim(dims, d + rank - shape.size())) return false;
   return true;
-}
-
-int uses(const Graph& graph, Value v) {
-  int count = 0;
-  for (const Node& node : graph.nodes)
-    count += static_cast<int>(std::count(node.operands.begin(), node.operands.end(), v));
-  for (const Output& output : graph.outputs) count += output.value == v;
-  return count;
 }
 
 // mean(z) over dims, keeping them: div(sum(z), count). Returns z.
@@ -118,15 +111,6 @@ Value nested_sum(Builder& b, const Node& node, const Operands& operands, const G
     return b.reduce(Op::sum, b.reduce(Op::sum, operands[0], fewer, true), dims, node.integer("keepdim") != 0);
   }
   return -1;
-}
-
-bool depends_on_reduction(const Graph& graph, Value v) {
-  bool found = false;
-  walk_upstream(graph, v, [&](Value next) {
-    found |= graph[next].kind() == Kind::reduce;
-    return !found && graph[next].kind() != Kind::contraction;
-  });
-  return found;
 }
 
 // A sum over these dimensions of a shape goes back into values of that shape, so that one kernel has both.
@@ -261,6 +245,10 @@ constexpr Rule rules[] = {
      row_constants_leave_sum},
     {"distances_sum_to_zero", "distances from their own mean sum to zero: one sum less in a norm's gradient",
      distances_sum_to_zero},
+    {"norm_is_affine", "what a chain multiplies to and adds to a norm meets: one multiply-add for each element",
+     norm_is_affine},
+    {"common_factor_leaves_terms", "the terms of a norm's gradient are added before their common factor multiplies them",
+     common_factor_leaves_terms},
 };
 
 // A name that is misspelt switches nothing off: say so, once for each in a process.

@@ -20,7 +20,7 @@ template <int N, fw::Access access, class T>
 FW_FN void copy(const T* from, T* to) {
   T v[N];
   fw::load_vector<N, access>(from, v);
-  fw::store_vector<N, access == fw::Access::streaming ? access : fw::Access::plain>(to, v);
+  fw::store_vector<N>(to, v);
 }
 template <fw::Access access>
 FW_FN void copies(const Args& a) {
@@ -28,7 +28,7 @@ FW_FN void copies(const Args& a) {
   copy<1, access>(a.h, s), copy<2, access>(a.h, s), copy<4, access>(a.h, s), copy<8, access>(a.h, s);
   copy<16, access>(a.h, s), copy<1, access>(a.x, a.y), copy<8, access>(a.x, a.y), copy<2, access>(a.d, a.d);
   copy<4, access>(a.l, a.l), copy<1, access>(a.b, a.b), copy<16, access>(a.b, a.b);
-  fw::store<access == fw::Access::streaming ? access : fw::Access::plain>(a.y, fw::load<access>(a.x));
+  fw::store(a.y, fw::load<access>(a.x));
 }
 extern "C" __global__ void __launch_bounds__(256) everything(const __grid_constant__ Args a) {
   using namespace fw;
@@ -36,7 +36,6 @@ extern "C" __global__ void __launch_bounds__(256) everything(const __grid_consta
   const u32 i = thread_index() + block_index() * block_threads() + 0 * block_count();
   copies<Access::plain>(a);
   copies<Access::read_only>(a);
-  copies<Access::streaming>(a);
   Vector<half, 8> aligned = {};
   static_assert(alignof(Vector<half, 8>) == 16 && alignof(Vector<float, 2>) == 8 && alignof(Vector<float, 8>) == 16, "");
   float sum = to_float(aligned[i % 8]);

@@ -170,16 +170,8 @@ inline T __ldg(const T* p) {
   return *p;
 }
 template <class T>
-inline T __ldcs(const T* p) {
-  return *p;
-}
-template <class T>
 inline T __ldcg(const T* p) {
   return *p;
-}
-template <class T>
-inline void __stcs(T* p, T value) {
-  *p = value;
 }
 template <class T>
 inline void __stcg(T* p, T value) {

@@ -50,6 +50,19 @@ const RuleCase cases[] = {
      "graph(%x: f64[n, c], %y: f64[n, 1], %k: f64[n, 1]) { %s = sum(%x) {dims = (0), keepdim = 1} %n: f64[] = extent() "
      "{size = [n]} %m = div(%s, %n) %d = sub(%x, %m) %t = sum(%d) {dims = (1), keepdim = 1} %p = mul(%t, %k) "
      "%r = add(%y, %p) return %r }"},
+    // All that is multiplied and added is one number for a column, as the sum is. The last weight has one for each row.
+    {"norm_is_affine",
+     "graph(%x: f64[n, c], %w: f64[c], %k: f64[1]) { %s = sum(%x) {dims = (0), keepdim = 1} %d = sub(%x, %s) "
+     "%1 = mul(%d, %s) %2 = neg(%1) %3 = mul(%2, %w) %4 = add(%3, %w) %5 = sub(%k, %4) %6 = div(%5, %w) return %6 }",
+     "graph(%x: f64[n, c], %w: f64[n, 1]) { %s = sum(%x) {dims = (0), keepdim = 1} %d = sub(%x, %s) "
+     "%1 = mul(%d, %s) %2 = mul(%1, %w) return %2 }"},
+    // Both terms have the sum as a factor; two sums are not one.
+    {"common_factor_leaves_terms",
+     "graph(%x: f64[n, c], %g: f64[n, c], %w: f64[n, 1]) { %s = sum(%x) {dims = (1), keepdim = 1} %t = sum(%g) {dims = "
+     "(1), keepdim = 1} %1 = mul(%s, %w) %2 = mul(%x, %1) %3 = div(%s, %w) %4 = neg(%3) %5 = mul(%g, %4) %6 = sub(%2, "
+     "%5) %7 = mul(%t, %s) %8 = sub(%6, %7) return %8 }",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %s = sum(%x) {dims = (1), keepdim = 1} %t = sum(%g) {dims = (1), keepdim = "
+     "1} %1 = mul(%x, %s) %2 = mul(%g, %t) %3 = add(%1, %2) return %3 }"},
 };
 
 std::vector<std::string> rewrites(const char* text, const Options& options = {}) {
@@ -160,6 +173,33 @@ TEST(Rewrite, TheGradientOfANormHasTwoSums) {
       {"x", "w", "b"});
   run_pipeline(layer);
   EXPECT_EQ(sums_of(layer.backward), 4) << print(layer.backward);
+}
+
+// Operations on every element of the first input.
+int elementwise(const Graph& graph) {
+  const Shape& full = graph.shape(graph.inputs[0]);
+  return static_cast<int>(std::count_if(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+    return node.kind() == Kind::pointwise && node.type.shape == full;
+  }));
+}
+
+// Scaled, shifted and divided by whatever belongs to a column, it is a distance, a product and a sum.
+TEST(Rewrite, ANormIsAMultiplyAdd) {
+  const char* text =
+      "graph(%x: f32[n, c], %w: f32[c], %b: f32[c], %k: f32[1]) { %1 = batch_norm(%x, %w, %b) {eps = 0.1, has_weight = "
+      "1, has_bias = 1} %2 = add(%1, %k) %3: f32[] = constant() {value = 2.5, runtime = 1} %4 = div(%2, %3) return %4 "
+      "}";
+  Program program = program_of(text, {"x", "w", "b", "k"});
+  run_pipeline(program);
+  // Beside it the square of the distance, for the variance.
+  EXPECT_EQ(elementwise(program.forward), 4) << print(program.forward);
+  // The distance and what its sum is taken of; less both means, times the one factor of all terms.
+  EXPECT_EQ(elementwise(program.backward), 6) << print(program.backward);
+  // A distance is taken before it is scaled: of numbers far from 0 nothing else would be left.
+  Program far = program_of("graph(%x: f64[n, c], %k: f64[c]) { %s = sum(%x) {dims = (0), keepdim = 1} "
+                           "%d = sub(%x, %s) %1 = add(%d, %k) %2 = mul(%1, %s) return %2 }");
+  rewrite(far);
+  EXPECT_EQ(far.rewrites, std::vector<std::string>{});
 }
 
 }  // namespace

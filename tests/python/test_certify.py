@@ -10,7 +10,7 @@ import torch
 from test_cli import MODEL, fusewright
 from torch import nn
 
-from fusewright import InputError, certify, optimize
+from fusewright import InputError, certify, optimize, oracle
 from fusewright.certify import LAYOUTS, SPECIALS, _with_special
 from fusewright.oracle import judge
 
@@ -295,3 +295,59 @@ def test_default_device_of_the_user():
     with torch.device("meta"):
         moved = _with_special(torch.ones(33, device="cpu"), "nan", torch.Generator("cpu").manual_seed(0))
     assert moved.isnan().sum() == 1
+
+
+def test_biases_apart():
+    """The same numbers as eager's operators one after the other, gradients included."""
+    layers = [
+        (nn.Linear(7, 5), torch.randn(3, 7), lambda m, x: torch.mm(x, m.weight.t()) + m.bias),
+        (
+            nn.Conv2d(2, 3, 3, padding=1),
+            torch.randn(2, 2, 5, 6),
+            lambda m, x: nn.functional.conv2d(x, m.weight, padding=1) + m.bias.view(3, 1, 1),
+        ),
+        (
+            nn.ConvTranspose3d(2, 3, 2),
+            torch.randn(1, 2, 3, 3, 3),
+            lambda m, x: nn.functional.conv_transpose3d(x, m.weight) + m.bias.view(3, 1, 1, 1),
+        ),
+    ]
+    for model, x, apart in layers:
+        with oracle.BiasesApart() as mode:
+            found = model(x)
+            gradients = torch.autograd.grad(found.sum(), model.parameters())
+        assert mode.met and torch.equal(found, apart(model, x))
+        assert all(map(torch.equal, gradients, torch.autograd.grad(apart(model, x).sum(), model.parameters())))
+        model.bias = None
+        with oracle.BiasesApart() as mode:
+            model(x)
+        assert not mode.met
+
+
+class Coarse(nn.Linear):
+    """Its product is a little off, as another algorithm's would be."""
+
+    off = 2**-16
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight) * (1 + self.off) + self.bias
+
+
+def test_a_library_that_multiplies_otherwise(monkeypatch):
+    """As exact as eager is where eager, too, gets the product from that algorithm; no more is forgiven."""
+
+    class CoarseApart(oracle.BiasesApart):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.addmm.default:
+                self.met = True
+                return torch.mm(*args[1:]) * (1 + Coarse.off) + args[0]
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    question = dict(seeds=1, modes=("inference",), dtypes=(), batches=(), layouts=(), specials=())
+    ask = lambda: certify(Coarse(64, 32), nn.Linear(64, 32), 9 * torch.randn(5, 64), **question)
+    assert not ask().ok
+    with monkeypatch.context() as patch:
+        patch.setattr(oracle, "BiasesApart", CoarseApart)
+        assert ask().ok, ask()
+        patch.setattr(Coarse, "forward", lambda self, x: 1.0001 * nn.Linear.forward(self, x))
+        assert not ask().ok
