@@ -338,7 +338,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert cli.main(["emit", str(path), "--arch", "sm_90a", "80"]) == 0
     written = tmp_path / f"{showcase.GROUP_NORM}_new.py"
     assert written.name in capsys.readouterr().out
-    assert "-gencode=arch=compute_90a,code=sm_90a" in written.read_text()
+    assert '_ARCHITECTURES = "9.0a;8.0"' in written.read_text()
     assert cli.main(["emit", str(path), "-o", "-", "--backend", "cpu", "--inference", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["backend"] == "cpu" and not result["training"] and "class ModelNew" in result["text"]
