@@ -6602,6 +6602,10 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
 }
 
 #if CUDART_VERSION >= 11080
+// PyTorch may bring a runtime that is older than the compiler (2.0 brings that of CUDA 11.7). There this call is null;
+// without the pragma the extension could not be loaded.
+#pragma weak cudaLaunchKernelExC
+
 inline int driver_version() {
   static const int version = [] {
     int found = 0;
@@ -6715,7 +6719,7 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap &&
+    if (l.overlap && cudaLaunchKernelExC != nullptr &&
         launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -7001,7 +7005,7 @@ _TABLE = [
     ]),
 ]
 _BACKEND, _NAME = "cuda", "linear_batchnorm_bias_divide_swish"
-_ARCHITECTURES = []
+_ARCHITECTURES = ""
 
 
 def _tables(makers, runners, result):
@@ -7021,13 +7025,20 @@ def _tables(makers, runners, result):
     )
 
 
+class _AsWritten(list):
+    """Sources that load_inline inserts no headers into. An older PyTorch has no option for that, and its headers would
+    take nvcc half a minute."""
+
+    def insert(self, index, line):
+        """Called with `#include` lines only."""
+
+
 def _load(sources, **options):
-    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them, if
-    this version knows how."""
+    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them."""
     if "no_implicit_headers" in load_inline.__code__.co_varnames:
         options["no_implicit_headers"] = True
     name = f"{_NAME}_{hashlib.sha256(''.join(sources.values()).encode()).hexdigest()[:12]}"
-    return load_inline(name=name, **{kind: [text] for kind, text in sources.items()}, **options)
+    return load_inline(name=name, **{kind: _AsWritten([text]) for kind, text in sources.items()}, **options)
 
 
 _built = []
@@ -7066,12 +7077,26 @@ def _cuda_source():
     return "".join(parts)
 
 
+class _Architectures:
+    """Inside of it PyTorch compiles for what the file was written for, unless TORCH_CUDA_ARCH_LIST says otherwise. (To
+    flags that name an architecture an older PyTorch adds the GPUs of the machine, and fails where there is none.)"""
+
+    def __enter__(self):
+        self.chosen = "TORCH_CUDA_ARCH_LIST" not in os.environ and _ARCHITECTURES != ""
+        if self.chosen:
+            os.environ["TORCH_CUDA_ARCH_LIST"] = _ARCHITECTURES
+
+    def __exit__(self, *_):
+        if self.chosen:
+            del os.environ["TORCH_CUDA_ARCH_LIST"]
+
+
 def _kernels():
     """The extension; built when a tensor first needs it: for TORCH_CUDA_ARCH_LIST, else for what the file was written
     for, else for the GPUs of this machine."""
     if not _built:
-        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else _ARCHITECTURES
         sources = {"cpp_sources": "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, "cuda_sources": _cuda_source()}
-        cuda_flags = ["-O3", "--diag-suppress=177,550", *flags]
-        _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
+        with _Architectures():
+            cuda_flags = ["-O3", "--diag-suppress=177,550"]
+            _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
     return _built[0]

@@ -215,7 +215,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 
 def _architecture(text: str) -> str:
-    found = re.fullmatch(r"(?:sm_)?(\d{2,3}[af]?)", text)
+    found = re.fullmatch(r"(?:sm_)?(\d{2,3}a?)", text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text} is no architecture like 80, 90a or sm_90a")
     return found[1]

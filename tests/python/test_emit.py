@@ -1,4 +1,8 @@
-"""fusewright emit: the file that it writes, held against the model in a process that has torch alone."""
+"""fusewright emit: the file that it writes, held against the model in a process that has torch alone.
+
+FUSEWRIGHT_TEST_PYTHON=/path/to/python does that with the torch of another interpreter, and lets it build the CUDA
+extensions too (CUDA_HOME and CC name its toolkit and host compiler; no GPU is needed).
+"""
 
 import concurrent.futures
 import json
@@ -26,6 +30,7 @@ pytestmark = [
     pytest.mark.skipif(not tells_guards(), reason="this torch does not tell what a capture depends on"),
 ]
 
+OTHER_PYTHON = os.environ.get("FUSEWRIGHT_TEST_PYTHON")
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 EMITTED = ROOT / "examples" / "emitted"
@@ -77,11 +82,18 @@ def folder(tmp_path_factory):
     return folder
 
 
+def in_fresh_process(script, *arguments, folder, **variables):
+    """Runs a script of tests/python/emitted with the torch that is tested, and extensions that are built anew."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    environment |= {"TORCH_EXTENSIONS_DIR": str(folder / "extensions"), **variables}
+    command = [OTHER_PYTHON or sys.executable, HERE / "emitted" / script, *arguments]
+    words = [str(word) for word in command]
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+
+
 @pytest.fixture(scope="module")
 def comparisons(folder):
     """For each model what fresh processes say of its files; the compilers work two at a time."""
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    environment["TORCH_EXTENSIONS_DIR"] = str(folder / "extensions")
 
     def compare(job):
         name, backend = job
@@ -89,13 +101,10 @@ def comparisons(folder):
             files, shapes = [showcase.FOLDER / f"{showcase.CONV}.py", EMITTED / f"{showcase.CONV}.py"], CHANNELS_LAST
         else:
             files, shapes = [folder / f"{name}.py", folder / f"{name}_{backend}.py"], cases(name)
-        command = [sys.executable, HERE / "emitted" / "compare.py", *files, json.dumps(shapes)]
-        if backend == "cuda":
-            command[1] = HERE / "emitted" / "emulated.py"
-            command[-1] = json.dumps(shapes[:3])
-            command += [folder / "headers.json", *(["wide"] if name == showcase.GROUP_NORM else [])]
-        words = [str(word) for word in command]
-        return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=900)
+        if backend == "cpu":
+            return in_fresh_process("compare.py", *files, json.dumps(shapes), folder=folder)
+        rest = [folder / "headers.json", *(["wide"] if name == showcase.GROUP_NORM else [])]
+        return in_fresh_process("emulated.py", *files, json.dumps(shapes[:3]), *rest, folder=folder)
 
     jobs = [(name, "cpu") for name in NAMES]
     if has_emulator():
@@ -198,18 +207,31 @@ constexpr int one = 1, two = one + 1;
     assert kept[0].text.startswith("// Twice.\n") and "slow" not in kept[1].text
 
 
-NVCC = shutil.which("nvcc")
+NVCC = shutil.which(os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc") if "CUDA_HOME" in os.environ else "nvcc")
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc")
 
 
-@pytest.mark.skipif(NVCC is None, reason="no nvcc")
+@needs_nvcc
 @pytest.mark.parametrize("name", [showcase.BATCH_NORM, showcase.CONV_TRANSPOSE])
 def test_cuda_compiles(name, cuda_texts, tmp_path):
     source = tmp_path / "kernels.cu"
     source.write_text(executed(cuda_texts[name])["_cuda_source"]())
     target = "-gencode=arch=compute_80,code=sm_80"
     command = [NVCC, "-std=c++17", "-O1", target, "--diag-suppress=177,550", "-c", source, "-o", tmp_path / "kernels.o"]
+    command += ["-ccbin", os.environ["CC"]] if "CC" in os.environ else []
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
+
+
+@needs_nvcc
+@pytest.mark.skipif(OTHER_PYTHON is None, reason="FUSEWRIGHT_TEST_PYTHON names no other interpreter")
+@pytest.mark.parametrize("name", NAMES)
+def test_cuda_extension_is_built_and_loaded(name, folder, tmp_path):
+    """By PyTorch itself, for more than one architecture; no kernel is launched."""
+    result = in_fresh_process("build.py", folder / f"{name}_cuda.py", folder=tmp_path, TORCH_CUDA_ARCH_LIST="8.0;9.0")
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+    if result.stdout.startswith("no CUDA"):
+        pytest.skip(result.stdout)
 
 
 @pytest.mark.parametrize("name", showcase.NAMES)
@@ -338,7 +360,7 @@ def test_command(tmp_path, capsys, monkeypatch):
     assert cli.main(["emit", str(path), "--arch", "sm_90a", "80"]) == 0
     written = tmp_path / f"{showcase.GROUP_NORM}_new.py"
     assert written.name in capsys.readouterr().out
-    assert "-gencode=arch=compute_90a,code=sm_90a" in written.read_text()
+    assert '_ARCHITECTURES = "9.0a;8.0"' in written.read_text()
     assert cli.main(["emit", str(path), "-o", "-", "--backend", "cpu", "--inference", "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["backend"] == "cpu" and not result["training"] and "class ModelNew" in result["text"]

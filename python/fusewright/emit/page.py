@@ -16,11 +16,11 @@ _FILES = Path(__file__).parent / "file"
 
 
 def _code(name: str) -> dict[str, str]:
-    """What a file under file/ defines, by name: its functions and variables, without its imports."""
+    """What a file under file/ defines, by name: its functions, classes and variables, without its imports."""
     text = (_FILES / f"{name}.py").read_text(encoding="utf-8")
     found = {}
     for node in ast.parse(text).body:
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found[node.name] = ast.get_source_segment(text, node)
         elif isinstance(node, ast.Assign):
             found[node.targets[0].id] = ast.get_source_segment(text, node)
@@ -128,9 +128,9 @@ def _build_section(kernels: Kernels, arch: list[str], name: str) -> str:
             rows.append(f"        {_constants(kernel)[0]},")
         rows.append("    ]),")
     table = "_TABLE = [\n" + "\n".join(rows) + "\n]\n"
-    flags = [f"-gencode=arch=compute_{a},code=sm_{a}" for a in arch]
+    architectures = ";".join(re.sub(r"(\d)(\D?)$", r".\1\2", a) for a in arch)  # 90a is PyTorch's 9.0a
     settings = [f'_BACKEND, _NAME = "{"cuda" if kernels.cuda else "cpu"}", "{name}"']
-    settings += [f"_ARCHITECTURES = {flags!r}"] if kernels.cuda else []
+    settings += [f'_ARCHITECTURES = "{architectures}"'] if kernels.cuda else []
     code = [*_code("extension").values(), *_code("cuda_extension" if kernels.cuda else "cpu_extension").values()]
     head = "# Each kernel: its loops, and the ways in which it is compiled.\n"
     return head + table + "\n".join(settings) + "\n\n\n" + "\n\n\n".join(code) + "\n"

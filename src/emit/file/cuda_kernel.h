@@ -31,6 +31,10 @@ inline int device_attribute(cudaDeviceAttr attribute, int device) {
 }
 
 #if CUDART_VERSION >= 11080
+// PyTorch may bring a runtime that is older than the compiler (2.0 brings that of CUDA 11.7). There this call is null;
+// without the pragma the extension could not be loaded.
+#pragma weak cudaLaunchKernelExC
+
 inline int driver_version() {
   static const int version = [] {
     int found = 0;
@@ -144,7 +148,7 @@ class CudaKernel : CudaRules {
     void* arguments[] = {bytes.data()};
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
-    if (l.overlap &&
+    if (l.overlap && cudaLaunchKernelExC != nullptr &&
         launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

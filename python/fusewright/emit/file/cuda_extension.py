@@ -36,12 +36,26 @@ def _cuda_source():
     return "".join(parts)
 
 
+class _Architectures:
+    """Inside of it PyTorch compiles for what the file was written for, unless TORCH_CUDA_ARCH_LIST says otherwise. (To
+    flags that name an architecture an older PyTorch adds the GPUs of the machine, and fails where there is none.)"""
+
+    def __enter__(self):
+        self.chosen = "TORCH_CUDA_ARCH_LIST" not in os.environ and _ARCHITECTURES != ""
+        if self.chosen:
+            os.environ["TORCH_CUDA_ARCH_LIST"] = _ARCHITECTURES
+
+    def __exit__(self, *_):
+        if self.chosen:
+            del os.environ["TORCH_CUDA_ARCH_LIST"]
+
+
 def _kernels():
     """The extension; built when a tensor first needs it: for TORCH_CUDA_ARCH_LIST, else for what the file was written
     for, else for the GPUs of this machine."""
     if not _built:
-        flags = [] if "TORCH_CUDA_ARCH_LIST" in os.environ else _ARCHITECTURES
         sources = {"cpp_sources": "#define FW_CUDA_EXTENSION\n" + _SHARED + _TORCH, "cuda_sources": _cuda_source()}
-        cuda_flags = ["-O3", "--diag-suppress=177,550", *flags]
-        _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
+        with _Architectures():
+            cuda_flags = ["-O3", "--diag-suppress=177,550"]
+            _built.append(_load(sources, extra_cflags=["-O2"], extra_cuda_cflags=cuda_flags))
     return _built[0]

@@ -22,13 +22,20 @@ def _tables(makers, runners, result):
     )
 
 
+class _AsWritten(list):
+    """Sources that load_inline inserts no headers into. An older PyTorch has no option for that, and its headers would
+    take nvcc half a minute."""
+
+    def insert(self, index, line):
+        """Called with `#include` lines only."""
+
+
 def _load(sources, **options):
-    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them, if
-    this version knows how."""
+    """Builds the extension under a name that follows from its text. Only what includes PyTorch's headers sees them."""
     if "no_implicit_headers" in load_inline.__code__.co_varnames:
         options["no_implicit_headers"] = True
     name = f"{_NAME}_{hashlib.sha256(''.join(sources.values()).encode()).hexdigest()[:12]}"
-    return load_inline(name=name, **{kind: [text] for kind, text in sources.items()}, **options)
+    return load_inline(name=name, **{kind: _AsWritten([text]) for kind, text in sources.items()}, **options)
 
 
 _built = []
