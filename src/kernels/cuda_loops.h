@@ -227,8 +227,7 @@ FW_FN void reduce(const Team& team, S& sums) {
   sums = slots[first * width + team.lane].sums;
   for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
   if (sharers == 1) return;
-  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2)
-    sums.merge(sums.exchanged(offset));
+  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
 
 // Adds up what the threads of a block hold that stand at the same place in stretches of `stride` threads; those of the

@@ -247,8 +247,8 @@ constexpr Rule rules[] = {
      distances_sum_to_zero},
     {"norm_is_affine", "what a chain multiplies to and adds to a norm meets: one multiply-add for each element",
      norm_is_affine},
-    {"common_factor_leaves_terms", "the terms of a norm's gradient are added before their common factor multiplies them",
-     common_factor_leaves_terms},
+    {"common_factor_leaves_terms",
+     "the terms of a norm's gradient are added before their common factor multiplies them", common_factor_leaves_terms},
 };
 
 // A name that is misspelt switches nothing off: say so, once for each in a process.

@@ -34,8 +34,7 @@ class Rows {
     const Shape& shape = graph_->shape(v);
     if (shape.size() > full_.size()) return false;
     const size_t missing = full_.size() - shape.size();
-    return std::all_of(along_.begin(), along_.end(),
-                       [&](size_t d) { return d < missing || shape[d - missing].is(1); });
+    return std::all_of(along_.begin(), along_.end(), [&](size_t d) { return d < missing || shape[d - missing].is(1); });
   }
   bool is_whole(Value v) const { return graph_->shape(v) == full_; }
 

@@ -196,8 +196,9 @@ TEST(Rewrite, ANormIsAMultiplyAdd) {
   // The distance and what its sum is taken of; less both means, times the one factor of all terms.
   EXPECT_EQ(elementwise(program.backward), 6) << print(program.backward);
   // A distance is taken before it is scaled: of numbers far from 0 nothing else would be left.
-  Program far = program_of("graph(%x: f64[n, c], %k: f64[c]) { %s = sum(%x) {dims = (0), keepdim = 1} "
-                           "%d = sub(%x, %s) %1 = add(%d, %k) %2 = mul(%1, %s) return %2 }");
+  Program far = program_of(
+      "graph(%x: f64[n, c], %k: f64[c]) { %s = sum(%x) {dims = (0), keepdim = 1} "
+      "%d = sub(%x, %s) %1 = add(%d, %k) %2 = mul(%1, %s) return %2 }");
   rewrite(far);
   EXPECT_EQ(far.rewrites, std::vector<std::string>{});
 }
