@@ -343,7 +343,7 @@ def test_a_library_that_multiplies_otherwise(monkeypatch):
                 return torch.mm(*args[1:]) * (1 + Coarse.off) + args[0]
             return super().__torch_dispatch__(func, types, args, kwargs)
 
-    question = dict(seeds=1, modes=("inference",), dtypes=(), batches=(), layouts=(), specials=())
+    question = {"seeds": 1, "modes": ("inference",), "dtypes": (), "batches": (), "layouts": (), "specials": ()}
     ask = lambda: certify(Coarse(64, 32), nn.Linear(64, 32), 9 * torch.randn(5, 64), **question)
     assert not ask().ok
     with monkeypatch.context() as patch:
