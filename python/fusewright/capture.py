@@ -4,9 +4,12 @@ eager for every frame that cannot be.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import importlib
 import inspect
 import itertools
+import logging
 import sys
 import types
 import weakref
@@ -15,6 +18,7 @@ from collections.abc import Callable
 import torch
 import torch._dynamo
 from torch._dynamo import convert_frame, exc
+from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import types as dynamo_types
 
 from . import reasons
@@ -32,6 +36,23 @@ _CAN_SKIP_ONCE = hasattr(dynamo_types, "FrameExecStrategy") and "apply_to_code" 
     dynamo_types.ConvertFrameReturn, "__dataclass_fields__", ()
 )
 
+# What Dynamo and export import while they capture, where this version has it: now, or a user's first call waits for it.
+for _name in (
+    "torch._dynamo.dce_extra_outputs",
+    "torch._dynamo.repro.after_dynamo",
+    "torch._export.passes._node_metadata_hook",
+    "torch._higher_order_ops.passes.inline_invoke_subgraph",
+    "torch._inductor.compiler_bisector",
+    "torch._inductor.fx_passes.dedupe_symint_uses",
+    "torch._inductor.sizevars",
+    "torch._subclasses.schema_check_mode",
+    "torch.distributed.tensor.experimental._func_map",
+    "torch.export._trace",
+    "torch.fx.experimental.validator",
+):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_name)
+
 
 def _settings() -> dict:
     """Dynamo's settings while a frame of ours is compiled; they never hold outside."""
@@ -40,11 +61,26 @@ def _settings() -> dict:
         "skip_nnmodule_hook_guards": False,  # hooks added later, or present on another instance, must be seen
         "allow_unspec_int_on_nn_module": True,  # a step counter must not cost a capture for each value
         "specialize_float": False,  # an annealed float becomes an argument
+        "invalidate_compile_context_weakrefs": False,  # None means the same for us, once all backends are imported
         "recompile_limit" if hasattr(_config, "recompile_limit") else "cache_size_limit": limit,
         "accumulated_recompile_limit" if hasattr(_config, "accumulated_recompile_limit")
         else "accumulated_cache_size_limit": 16 * limit,
     }  # fmt: skip
     return {name: value for name, value in wanted.items() if hasattr(_config, name)}
+
+
+@contextlib.contextmanager
+def _untimed_guards():
+    """Dynamo times the guards of each capture, for its log, after a flush of the caches that takes 30 ms."""
+    timed = getattr(dynamo_guards, "profile_guard_manager", None)
+    if timed is None or dynamo_guards.guards_log.isEnabledFor(logging.DEBUG):
+        yield
+        return
+    dynamo_guards.profile_guard_manager = lambda *_: 0.0
+    try:
+        yield
+    finally:
+        dynamo_guards.profile_guard_manager = timed
 
 
 class _EagerInstead(Exception):
@@ -70,7 +106,8 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
                 "graph is captured: call the model once before capturing"
             )
         # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
-        with convert_frame.compile_lock, _config.patch({**_settings(), **self._session.settings}):
+        settings = {**_settings(), **self._session.settings}
+        with convert_frame.compile_lock, _config.patch(settings), _untimed_guards():
             self._session.frame = frame.f_code
             try:
                 result = super().__call__(frame, cache_entry, frame_state)

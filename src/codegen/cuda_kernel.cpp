@@ -72,10 +72,20 @@ KernelCode CudaEmitter::run() {
   } else if (!walking()) {
     write_held_entry();
   } else {
-    write_walking_entry();
-    for (int p = 0; p <= nest().stages; ++p) write_phase_entry(p);
-    for (int p = 0; p < nest().stages; ++p) write_merge_entry(p);
-    if (has_sides()) write_sides_entry();
+    const std::string before_entries = out_;
+    // What `write` appends, as a text by itself.
+    auto part = [&](auto write) {
+      const size_t begin = out_.size();
+      write();
+      return before_entries + out_.substr(begin);
+    };
+    auto& parts = code_.cuda.walking_parts;
+    parts.whole_rows = part([&] { write_walking_entry(); });
+    parts.split_rows = part([&] {
+      for (int p = 0; p <= nest().stages; ++p) write_phase_entry(p);
+      for (int p = 0; p < nest().stages; ++p) write_merge_entry(p);
+    });
+    if (has_sides()) parts.sides = part([&] { write_sides_entry(); });
   }
   describe();
   code_.text = std::move(out_);
@@ -510,6 +520,7 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
   KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
   code.cuda.walking = {walking.nest.stages, walking.cuda.sums, walking.cuda.final_phase};
   code.cuda.walking_text = walking.text;
+  code.cuda.walking_parts = walking.cuda.walking_parts;
   return code;
 }
 

@@ -13,6 +13,11 @@ namespace fusewright {
 struct CudaCode : CudaLoops {
   bool final_phase = false;  // values of the row are stored behind the last pass
   std::string walking_text;  // of the variant that holds no rows in registers
+  // Parts of it, each a text by itself: a first call takes one, and all of them take the compiler a second.
+  struct WalkingParts {
+    std::string whole_rows, split_rows;
+    std::string sides;  // adds up sums on the side, for every variant
+  } walking_parts;
   // For operands that lie along another axis than the lines: stands behind cuda_tile_prelude. Empty: cannot be done.
   std::string tiled_text;
 };

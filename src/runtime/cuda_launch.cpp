@@ -25,6 +25,7 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
       text_(code.text),
       walking_text_(code.cuda.walking_text),
       tiled_text_(code.cuda.tiled_text),
+      walking_parts_(code.cuda.walking_parts),
       geometry_(graph, code, slots),
       symbols_(slots.size()) {
   std::vector<int> items = code.cuda.items;
@@ -99,22 +100,28 @@ void CudaLauncher::expect_tiles() {
 }
 
 // What the rule takes for the sizes at capture.
-std::vector<CudaLauncher::Variant> CudaLauncher::first_variants(int device) const {
-  if (variants_.back().tiling.operands != 0) return {variants_.back()};
-  return first_variants(bind(device, pointers_to(expected_), expected_symbols_.data()));
+std::vector<CudaLauncher::First> CudaLauncher::first_kernels(int device) const {
+  if (variants_.back().tiling.operands != 0) return {{variants_.back(), Part::all}};
+  return first_kernels(bind(device, pointers_to(expected_), expected_symbols_.data()));
 }
 
-std::vector<CudaLauncher::Variant> CudaLauncher::first_variants(Call c) const {
+std::vector<CudaLauncher::First> CudaLauncher::first_kernels(Call c) const {
   c.estimate = true;
   c.wide = false;  // which is compiled when a tensor needs it
-  std::vector<Variant> result;
-  auto add = [&](const Variant& variant) {
-    if (std::find(result.begin(), result.end(), variant) == result.end()) result.push_back(variant);
+  std::vector<First> result;
+  auto add = [&](const First& first) {
+    if (std::find(result.begin(), result.end(), first) == result.end()) result.push_back(first);
   };
   auto add_by_rule = [&](int vector) {
-    plan(c, rule(c, vector));
-    add(c.variant);
-    if (!code_.cuda.position_side.empty()) add({c.variant.vector, 0, false, {}});
+    const LaunchChoice choice = rule(c, vector);
+    plan(c, choice);
+    if (code_.nest.kind == LoopNest::Kind::pointwise || c.variant.items != 0)
+      add({c.variant, Part::all});
+    else if (!choice.split)
+      add({c.variant, Part::whole_rows});
+    else  // more blocks than here reckoned with may be resident: then rows are split, if they were not yet
+      add({c.variant, c.split ? Part::split_rows : Part::all});
+    if (!code_.cuda.position_side.empty()) add({{c.variant.vector, 0, false, {}}, Part::sides});
   };
   add_by_rule(c.widest);
   if (takes_gradient_) add_by_rule(1);
@@ -131,7 +138,7 @@ std::vector<CudaLauncher::Emitted> CudaLauncher::emitted() const {
   const std::vector<const Tensor*> operands = pointers_to(expected_);
   CudaRules::bind(c, geometry_.bind(operands, expected_symbols_.data()), operands);
   if (variants_.back().tiling.operands != 0) add(variants_.back());
-  for (const Variant& variant : first_variants(c)) {
+  for (const auto& [variant, part] : first_kernels(c)) {
     add(variant);
     const Variant of_any_row{variant.vector, variant.items, false, {}};
     if (has(of_any_row)) add(of_any_row);
@@ -185,21 +192,45 @@ std::string CudaLauncher::source(const Variant& variant) const {
   return defines(variant) + (variant.tiling.operands != 0 ? cuda_tile_prelude() : cuda_prelude()) + text(variant);
 }
 
+std::string CudaLauncher::source(const First& first) const {
+  if (first.part == Part::all) return source(first.variant);
+  const auto& [whole_rows, split_rows, sides] = walking_parts_;
+  return defines(first.variant) + cuda_prelude() +
+         (first.part == Part::sides        ? sides
+          : first.part == Part::split_rows ? split_rows
+                                           : whole_rows);
+}
+
+CudaLauncher::Part CudaLauncher::part_of(const std::string& entry) const {
+  if (entry == code_.name) return Part::whole_rows;
+  return entry == code_.name + "_sides" ? Part::sides : Part::split_rows;
+}
+
+std::vector<std::string> CudaLauncher::entries(const First& first) const {
+  std::vector<std::string> result = entries(first.variant);
+  std::erase_if(result,
+                [&](const std::string& entry) { return first.part != Part::all && part_of(entry) != first.part; });
+  return result;
+}
+
 std::vector<std::string> CudaLauncher::sources(int device) const {
   std::vector<std::string> result;
-  for (const Variant& variant : first_variants(device)) result.push_back(source(variant));
+  for (const First& first : first_kernels(device)) result.push_back(source(first));
   return result;
 }
 
 void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device) {
   const cuda::Architecture architecture = loaded_->architecture = cuda::device(device).architecture;
-  const std::vector<Variant> first = first_variants(device);
+  const std::vector<First> first = first_kernels(device);
   for (size_t i = 0; i < first.size(); ++i) {
     for (const std::string& entry : entries(first[i])) modules[i]->kernel(entry, device);
-    loaded_->modules[first[i]] = std::move(modules[i]);
+    if (first[i].part == Part::all)
+      loaded_->modules[first[i].variant] = std::move(modules[i]);
+    else
+      loaded_->parts[{first[i].variant, first[i].part}] = std::move(modules[i]);
   }
   for (const Variant& variant : variants_) {
-    if (std::find(first.begin(), first.end(), variant) != first.end()) continue;
+    if (std::find(first.begin(), first.end(), First{variant, Part::all}) != first.end()) continue;
     ++loaded_->missing;
     auto load = [=, loaded = loaded_, source = source(variant), entries = entries(variant)] {
       try {
@@ -222,7 +253,7 @@ int CudaLauncher::resident_blocks(const Call& c, const char* entry) const {
   if (c.estimate) return 1;
   const uint32_t shared = shared_bytes(c);
   const auto key = std::make_tuple(c.variant, c.device, c.threads, shared, *entry != 0);
-  const std::shared_ptr<cuda::Module> kernels = module(c.variant);
+  const std::shared_ptr<cuda::Module> kernels = module(c.variant, code_.name + entry);
   std::lock_guard<std::mutex> lock(loaded_->mutex);
   const auto known = loaded_->resident.find(key);
   if (known != loaded_->resident.end()) return known->second;
@@ -230,10 +261,12 @@ int CudaLauncher::resident_blocks(const Call& c, const char* entry) const {
   return loaded_->resident[key] = cuda::resident_blocks(kernels->kernel(code_.name + entry, c.device), c.device, shape);
 }
 
-std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant) const {
+std::shared_ptr<cuda::Module> CudaLauncher::module(const Variant& variant, const std::string& entry) const {
   {
     const std::lock_guard lock(loaded_->mutex);
     if (auto known = loaded_->modules.find(variant); known != loaded_->modules.end()) return known->second;
+    if (auto known = loaded_->parts.find({variant, part_of(entry)}); known != loaded_->parts.end())
+      return known->second;
   }
   // Wide offsets, tiles, and what is still on its way: whoever compiles the same source is waited for.
   const std::shared_ptr<cuda::Module> module = cuda::compile({source(variant)}, loaded_->architecture)[0];
@@ -321,7 +354,7 @@ CudaLauncher::Prepared CudaLauncher::prepare(Call& c, const std::vector<const Te
   for (const Launches::Launch& launch : prepared.launches) {
     require(launch.blocks < (int64_t{1} << 31), launch.entry, ": ", launch.blocks,
             " blocks are more than a launch can have");
-    prepared.kernels.push_back(module(launch.variant)->kernel(launch.entry, c.device));
+    prepared.kernels.push_back(module(launch.variant, launch.entry)->kernel(launch.entry, c.device));
   }
   return prepared;
 }

@@ -34,7 +34,7 @@ class CudaLauncher : CudaRules {
   CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
                const std::vector<Order>& orders);
 
-  // One source for each variant that tensors of the sizes at capture take, and their modules in the same order. The
+  // The sources of what tensors of the sizes at capture take, and their modules in the same order. The
   // other variants, which tensors of other sizes take and the tuner tries, are compiled in the background. All are
   // loaded on the device when they are there: nothing should be loaded later, while a CUDA graph is being captured.
   std::vector<std::string> sources(int device) const;
@@ -57,17 +57,28 @@ class CudaLauncher : CudaRules {
 
  private:
   struct Prepared;
+  // A variant that walks over its rows has several kernels; a call takes a part of them.
+  enum class Part { all, whole_rows, split_rows, sides };
+  struct First {  // what a first call takes
+    Variant variant;
+    Part part;
+    bool operator==(const First&) const = default;
+  };
   std::string defines(const Variant& variant) const;
   const std::string& text(const Variant& variant) const;
   std::string source(const Variant& variant) const;
-  std::shared_ptr<cuda::Module> module(const Variant& variant) const;
+  std::string source(const First& first) const;
+  std::vector<std::string> entries(const First& first) const;
+  using CudaRules::entries;
+  Part part_of(const std::string& entry) const;
+  std::shared_ptr<cuda::Module> module(const Variant& variant, const std::string& entry) const;  // that has the entry
   bool is_loaded(const Variant& variant) const;
   void expect_rows(const Graph& graph, const KernelCode& code);
   void expect_tensors(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
                       const std::vector<Order>& orders);
   void expect_tiles();
-  std::vector<Variant> first_variants(int device) const;
-  std::vector<Variant> first_variants(Call call) const;
+  std::vector<First> first_kernels(int device) const;
+  std::vector<First> first_kernels(Call call) const;
   Call bind(int device, const std::vector<const Tensor*>& operands, const int64_t* symbols) const;
   // The rule's first.
   std::vector<LaunchChoice> candidates(const Call& call) const;
@@ -86,6 +97,7 @@ class CudaLauncher : CudaRules {
               const std::vector<double>& numbers) const;
 
   std::string text_, walking_text_, tiled_text_;
+  CudaCode::WalkingParts walking_parts_;
   KernelGeometry geometry_;
   size_t symbols_;                // how many there are
   std::vector<Tensor> expected_;  // the operands at capture, without memory
@@ -95,6 +107,7 @@ class CudaLauncher : CudaRules {
     std::atomic<int> missing = 0;  // variants on their way
     std::mutex mutex;
     std::map<Variant, std::shared_ptr<cuda::Module>> modules;
+    std::map<std::pair<Variant, Part>, std::shared_ptr<cuda::Module>> parts;  // of variants on their way
     // Blocks, by device, threads, shared memory, and whether rows are split.
     std::map<std::tuple<Variant, int, int64_t, uint32_t, bool>, int> resident;
     std::unordered_map<uint64_t, LaunchChoice> choices;  // by bucket and device

@@ -2,6 +2,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "ir/builder.h"
@@ -309,6 +310,65 @@ std::pair<int64_t, int64_t> operations_saved(Region& region, const Wanted& wante
   return {operations(program), operations(without_rules(region.graph(), program, rules))};
 }
 
+// The arguments of a call, with nothing converted that need not be: this is done for every region of every call.
+class CallArguments {
+ public:
+  CallArguments(const py::handle& tensors, const py::handle& scalars)
+      : tensors_(py::reinterpret_steal<py::object>(PySequence_Tuple(tensors.ptr()))) {
+    if (!tensors_) throw py::error_already_set();
+    for (const py::handle& scalar : scalars) scalars_.push_back(scalar.cast<double>());
+    const Py_ssize_t count = PyTuple_GET_SIZE(tensors_.ptr());
+    for (Py_ssize_t i = 0; i < count; ++i)
+      if (!THPVariable_Check(PyTuple_GET_ITEM(tensors_.ptr(), i)))
+        throw py::type_error("fusewright: a region is called with tensors");
+    // From here on nothing may throw: a borrowed tensor must be given back.
+    borrowed_.reserve(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i)
+      borrowed_.push_back(Borrow::createBorrow(THPVariable_Unpack(PyTuple_GET_ITEM(tensors_.ptr(), i))));
+  }
+  ~CallArguments() {
+    for (at::Tensor& tensor : borrowed_) Borrow::destroyBorrow(tensor);
+  }
+  CallArguments(const CallArguments&) = delete;
+
+  at::TensorList tensors() const { return borrowed_; }
+  at::ArrayRef<double> scalars() const { return scalars_; }
+
+ private:
+  using Borrow = c10::MaybeOwnedTraits<at::Tensor>;
+  py::object tensors_;  // holds them, whatever becomes of the caller's list
+  c10::SmallVector<at::Tensor, 8> borrowed_;
+  c10::SmallVector<double, 4> scalars_;
+};
+
+py::object to_python(Region::Verdict verdict) { return py::cast(verdict); }
+py::object to_python(std::vector<at::Tensor>& results) {
+  py::list list(results.size());
+  for (size_t i = 0; i < results.size(); ++i)
+    PyList_SET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i), THPVariable_Wrap(std::move(results[i])));
+  return list;
+}
+
+py::object call_region(int64_t handle, const py::handle& tensors, const py::handle& scalars) {
+  const CallArguments arguments(tensors, scalars);
+  std::vector<at::Tensor> results;
+  {
+    py::gil_scoped_release release;
+    results = run_region(handle, arguments.tensors(), arguments.scalars());
+  }
+  return to_python(results);
+}
+
+py::object call_contested(int64_t handle, const py::handle& tensors, const py::handle& scalars) {
+  const CallArguments arguments(tensors, scalars);
+  std::variant<std::vector<at::Tensor>, Region::Verdict> answer;
+  {
+    py::gil_scoped_release release;
+    answer = run_contested(handle, arguments.tensors(), arguments.scalars());
+  }
+  return std::visit([](auto& found) { return to_python(found); }, answer);
+}
+
 py::object python_sink;
 
 void log_to_python(LogLevel level, const std::string& message) {
@@ -384,11 +444,11 @@ PYBIND11_MODULE(_core, m) {
       .def("operations_saved", &operations_saved, py::call_guard<py::gil_scoped_release>())
       .def("report", &report);
 
-  m.def("run_region", &run_region, py::call_guard<py::gil_scoped_release>());
+  m.def("run_region", &call_region);
   py::enum_<Region::Verdict>(m, "Verdict")
       .value("eager", Region::Verdict::eager)
       .value("unknown", Region::Verdict::unknown);
-  m.def("run_contested", &run_contested, py::call_guard<py::gil_scoped_release>());
+  m.def("run_contested", &call_contested);
   m.def("operations", [] {
     py::list rows;
     for (const OpInfo& row : all_ops()) rows.append(py::make_tuple(row.name, kind_name(row.kind), row.meaning));

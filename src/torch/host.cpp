@@ -3,10 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/detail/CUDAHooksInterface.h>
-#include <ATen/record_function.h>
 
 #include <atomic>
 
+#include "torch/recorded.h"
 #include "torch/stream.h"
 #include "torch/tensors.h"
 #include "torch/threads.h"
@@ -63,8 +63,7 @@ void TorchHost::allocate(Tensor& t) {
 }
 
 void TorchHost::named(const std::string& name, const std::function<void()>& work) {
-  RECORD_FUNCTION(name, c10::ArrayRef<const c10::IValue>{});
-  work();
+  recorded([&] { return name; }, work);
 }
 
 Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& operands) {

@@ -2,10 +2,8 @@
 
 #include <ATen/ATen.h>
 #include <ATen/SavedTensorHooks.h>
-#include <ATen/TensorSubclassLikeUtils.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PythonFallbackKernel.h>
-#include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -13,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 
 #include "runtime/background.h"
 #include "runtime/compile_error.h"
@@ -20,6 +19,7 @@
 #include "runtime/log.h"
 #include "runtime/sha256.h"
 #include "torch/host.h"
+#include "torch/recorded.h"
 #include "torch/tensors.h"
 
 namespace fusewright {
@@ -95,21 +95,28 @@ bool traced(at::TensorList tensors) {
 
 Results forward_results(const Region& region, const Executable& executable, TorchHost& host, at::TensorList inputs,
                         at::ArrayRef<double> scalars, Plan::Updates* updates = nullptr) {
-  ++calls;
-  RECORD_FUNCTION(region.name(), c10::ArrayRef<const c10::IValue>{});
-  return unwrap_all(
-      executable.forward().run(host, wrap_all(inputs, device_of(inputs), Hold::borrow), scalars.vec(), updates));
+  calls.fetch_add(1, std::memory_order_relaxed);
+  return recorded([&] { return region.name(); },
+                  [&] {
+                    auto tensors = wrap_all(inputs, device_of(inputs), Hold::borrow);
+                    return unwrap_all(executable.forward().run(host, std::move(tensors), scalars.vec(), updates));
+                  });
+}
+
+Results forward_below(const Region& region, const Executable& executable, at::TensorList inputs,
+                      at::ArrayRef<double> scalars, Plan::Updates* updates = nullptr) {
+  at::Device device = device_of(inputs);
+  Below below;
+  c10::DeviceGuard on_device(device);
+  TorchHost host(device);
+  return forward_results(region, executable, host, inputs, scalars, updates);
 }
 
 // The results of the region, or with wanted gradients those and what else its backward reads.
 Results run_forward(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars, at::IntArrayRef wanted) {
   std::shared_ptr<Region> region = Region::find(handle);
-  at::Device device = device_of(inputs);
-  Below below;
-  c10::DeviceGuard on_device(device);
-  TorchHost host(device);
   std::vector<bool> wrt = wanted.empty() ? std::vector<bool>{} : pattern(region->graph(), wanted);
-  return forward_results(*region, *region->executable(wrt, host), host, inputs, scalars);
+  return forward_below(*region, *region->executable(wrt, device_of(inputs)), inputs, scalars);
 }
 
 Results run_below(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
@@ -123,7 +130,7 @@ Results run_backward(int64_t handle, at::TensorList saved, at::TensorList gradie
   Below below;
   c10::DeviceGuard on_device(device);
   TorchHost host(device);
-  auto executable = region->executable(pattern(region->graph(), wanted), host);
+  auto executable = region->executable(pattern(region->graph(), wanted), device);
   std::vector<Tensor> inputs = wrap_all(saved, device, Hold::own);
   for (const at::Tensor& g : gradients) inputs.push_back(wrap(g));
   Results results = unwrap_all(executable->backward().run(host, inputs, saved_scalars(executable->program(), scalars)));
@@ -230,7 +237,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     std::shared_ptr<Region> region;
     std::shared_ptr<const Executable> executable;
     std::vector<double> scalars;
-    std::vector<int64_t> wanted;
+    std::vector<bool> wrt;
     bool traced = false;
     Plan::Updates* updates = nullptr;                    // of a call that writes over its inputs
     std::vector<std::vector<c10::SymInt>> output_sizes;  // of results whose gradient may arrive undefined
@@ -245,15 +252,15 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     const Program& program = call->executable->program();
     const bool updating = call->updates != nullptr;
     variable_list results;
-    {
+    if (call->traced) {
       Below below;
-      c10::DeviceGuard on_device(call->device);
-      TorchHost host(call->device);
       static auto training = find_operator<RunTraining>("fusewright::run_training");
-      results = call->traced ? training.call(call->region->handle(), inputs, call->scalars, call->wanted)
-                             : forward_results(*call->region, *call->executable, host, inputs, call->scalars,
-                                               std::exchange(call->updates, nullptr));
+      results = training.call(call->region->handle(), inputs, call->scalars, positions(call->wrt));
+    } else {
+      results =
+          forward_below(*call->region, *call->executable, inputs, call->scalars, std::exchange(call->updates, nullptr));
     }
+    call->saved.reserve(program.saved.size());
     for (const Program::Saved& s : program.saved) {
       if (!s.is_input) {
         // Detached (same memory, same version counter): a result will point at this node, which would keep itself
@@ -295,7 +302,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       at::NoGradGuard no_grad;
       variable_list given = gradients_of_results(call, gradients);
       static auto operation = find_operator<RunBackward>("fusewright::run_backward");
-      variable_list outputs = operation.call(call.region->handle(), saved, given, call.scalars, call.wanted);
+      variable_list outputs = operation.call(call.region->handle(), saved, given, call.scalars, positions(call.wrt));
       for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = outputs[i];
     } else {
       Below below;
@@ -303,7 +310,6 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       // The engine runs a node on the stream of its forward, and has made that one wait for the gradients.
       c10::DeviceGuard on_device(call.device);
       TorchHost host(call.device);
-      RECORD_FUNCTION(call.region->name() + "_backward", c10::ArrayRef<const c10::IValue>{});
       std::vector<Tensor> inputs = wrap_all(saved, call.device, Hold::own);
       saved.clear();
       const Graph& graph = program.backward;
@@ -314,8 +320,11 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
                                      : host.zeros(C10_AS_INTARRAYREF_SLOW(call.output_sizes[i]).vec(),
                                                   graph.dtype(graph.inputs[first + i])));
       }
-      std::vector<Tensor> outputs =
-          call.executable->backward().run(host, std::move(inputs), saved_scalars(program, call.scalars));
+      std::vector<Tensor> outputs = recorded([&] { return call.region->name() + "_backward"; },
+                                             [&] {
+                                               const std::vector<double> scalars = saved_scalars(program, call.scalars);
+                                               return call.executable->backward().run(host, std::move(inputs), scalars);
+                                             });
       for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = unwrap(outputs[i]);
     }
     if (differentiable_again) refuse_second_derivatives(result);
@@ -374,27 +383,24 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
 // The gradients that autograd will ask for; empty if none.
 std::vector<bool> wanted_gradients(const Region& region, at::TensorList inputs) {
-  const Graph& graph = region.graph();
-  std::vector<bool> wrt(graph.inputs.size());
-  bool any = false;
-  for (size_t i = 0; i < graph.inputs.size() && at::GradMode::is_enabled(); ++i) {
-    int index = tensor_index(graph, static_cast<int>(i));
-    if (index < 0) continue;
-    TORCH_CHECK(static_cast<size_t>(index) < inputs.size(), "fusewright: ", region.name(),
-                " was given too few tensors");
-    wrt[i] = inputs[static_cast<size_t>(index)].requires_grad();
-    any |= wrt[i];
+  std::vector<bool> wrt;
+  if (!at::GradMode::is_enabled()) return wrt;
+  const std::vector<size_t>& positions = region.tensor_inputs();
+  TORCH_CHECK(positions.size() <= inputs.size(), "fusewright: ", region.name(), " was given too few tensors");
+  for (size_t i = 0; i < positions.size(); ++i) {
+    if (!inputs[i].requires_grad()) continue;
+    wrt.resize(region.graph().inputs.size());
+    wrt[positions[i]] = true;
   }
-  return any ? wrt : std::vector<bool>{};
+  return wrt;
 }
 
-Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Executable> executable,
-                    const std::vector<bool>& wrt, at::TensorList inputs, at::ArrayRef<double> scalars,
-                    Plan::Updates* updates = nullptr) {
+Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Executable> executable, std::vector<bool> wrt,
+                    at::TensorList inputs, at::ArrayRef<double> scalars, Plan::Updates* updates = nullptr) {
   auto call = c10::make_intrusive<RegionFunction::Call>(device_of(inputs));
   call->executable = std::move(executable);
   call->region = std::move(region);
-  call->wanted = positions(wrt);
+  call->wrt = std::move(wrt);
   call->traced = traced(inputs);
   call->updates = updates;
   call->scalars.assign(scalars.begin(), scalars.end());
@@ -405,9 +411,8 @@ Results run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double>
   std::shared_ptr<Region> region = Region::find(handle);
   std::vector<bool> wrt = wanted_gradients(*region, inputs);
   if (!wrt.empty()) {
-    TorchHost host(device_of(inputs));
-    auto executable = region->executable(wrt, host);
-    return run_on_tape(std::move(region), std::move(executable), wrt, inputs, scalars);
+    auto executable = region->executable(wrt, device_of(inputs));
+    return run_on_tape(std::move(region), std::move(executable), std::move(wrt), inputs, scalars);
   }
   static auto operation = find_operator<Run>("fusewright::run");
   Below below;
@@ -447,11 +452,7 @@ Results run_updating(const std::shared_ptr<Region>& region, const std::shared_pt
     if (!wrt.empty()) {
       results = run_on_tape(region, executable, wrt, inputs, scalars, &updates);
     } else {
-      Below below;
-      at::Device device = device_of(inputs);
-      c10::DeviceGuard on_device(device);
-      TorchHost host(device);
-      results = forward_results(*region, *executable, host, inputs, scalars, &updates);
+      results = forward_below(*region, *executable, inputs, scalars, &updates);
       results.resize(results.size() - region->updates().size());
     }
   } catch (const Error& error) {
@@ -463,6 +464,22 @@ Results run_updating(const std::shared_ptr<Region>& region, const std::shared_pt
   }
   tell_autograd();
   return results;
+}
+
+// Whether the dispatcher would find nobody on the way to run_autograd or run_below: no tracer, transform, mode or
+// subclass, and no view that another operator has to resolve first.
+bool unwatched(at::TensorList inputs) {
+  using c10::DispatchKey;
+  static constexpr c10::DispatchKeySet plain(
+      {DispatchKey::CPU, DispatchKey::CUDA, DispatchKey::AutogradCPU, DispatchKey::AutogradCUDA,
+       DispatchKey::ADInplaceOrView, DispatchKey::AutocastCPU, DispatchKey::AutocastCUDA, DispatchKey::BackendSelect});
+  const auto local = c10::impl::tls_local_dispatch_key_set();
+  c10::DispatchKeySet keys = local.included_;
+  for (const at::Tensor& t : inputs) keys = keys | t.key_set();
+  // By bits: a difference of key sets keeps the devices.
+  if (((keys - local.excluded_).raw_repr() & ~plain.raw_repr()) != 0) return false;
+  const bool below_autograd = !(local.excluded_ & c10::autograd_dispatch_keyset).empty();
+  return !(below_autograd && at::GradMode::is_enabled());
 }
 
 // Inputs of about these sizes, with these gradients wanted. What else matters is in the graph: Dynamo captures another
@@ -499,6 +516,8 @@ Region::Region(Graph graph, std::string name, int gpu, std::optional<bool> tune)
       has_convolution_(std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [](const Node& node) {
         return node.op == Op::convolution || node.op == Op::conv;
       })) {
+  for (size_t i = 0; i < graph_.inputs.size(); ++i)
+    if (graph_[graph_.inputs[i]].op == Op::input) tensor_inputs_.push_back(i);
   for (size_t i = 0; i < graph_.outputs.size(); ++i) {
     const Output& output = graph_.outputs[i];
     require(output.into >= 0 || updates_.empty(), name_, ": outputs that replace inputs come last");
@@ -535,18 +554,23 @@ std::shared_ptr<Region> Region::find(int64_t handle) {
 
 int Region::gpu() const { return gpu_ < 0 ? gpu_of(at::kCPU) : gpu_; }
 
-std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, Host& host) {
-  return executable(wrt, host.device(), host.stream());
+std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, at::Device device) {
+  return executable(wrt, gpu_of(device), device);
+}
+
+std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu) {
+  return executable(wrt, gpu, std::nullopt);
 }
 
 std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, int gpu,
-                                                     std::optional<void*> stream) {
-  std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
+                                                     std::optional<at::Device> runs_on) {
   const bool tf32 = gpu >= 0 && has_convolution_ && allows_tf32_convolution();
-  auto& slot = executables_[{wrt, gpu, tf32}];
-  if (slot) return slot;
+  std::lock_guard<std::mutex> lock(mutex_);  // a second caller waits for the first one's compilation
+  for (const Compiled& known : executables_)
+    if (known.gpu == gpu && known.tf32 == tf32 && known.wrt == wrt) return known.executable;
   // Loading a kernel would break the recording, and leave the user with the driver's words for it.
-  TORCH_CHECK(gpu < 0 || !stream || !cuda::available() || !cuda::is_capturing(*stream), "fusewright: ", name_,
+  const bool recording = gpu >= 0 && runs_on && cuda::available() && cuda::is_capturing(TorchHost(*runs_on).stream());
+  TORCH_CHECK(!recording, "fusewright: ", name_,
               " is not compiled yet, and cannot be while a CUDA graph is captured: call the model once before "
               "capturing, with the same gradients wanted");
   Options options;
@@ -555,7 +579,7 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   options.tf32_convolution = tf32;
   options.tune = tune_;
   try {
-    slot = Executable::compile(graph_, wrt, options);
+    return executables_.emplace_back(Compiled{wrt, gpu, tf32, Executable::compile(graph_, wrt, options)}).executable;
   } catch (const CompileError& error) {
     // One line for the user; the compiler's whole output for whoever asks.
     std::string message = error.what();
@@ -565,7 +589,6 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
     std::replace(brief.begin(), brief.end(), '\n', ' ');
     throw CompileError(name_ + ": " + brief);
   }
-  return slot;
 }
 
 void Region::prepare(const std::vector<bool>& wrt) const {
@@ -638,7 +661,7 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
   const std::string key = contest_key(bucket, host.device());
   if (auto known = tuner.recall<Verdict>(key); known && (*known == Verdict::fused || *known == Verdict::eager)) {
     verdict = *known;
-  } else if (!executable(wanted_gradients(*this, inputs), host)->complete()) {
+  } else if (!executable(wanted_gradients(*this, inputs), device)->complete()) {
     return Verdict::fused;  // decided by a later call: not all variants are compiled, and the best may be missing
   } else {
     TuningProgress progress;
@@ -654,32 +677,32 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
   return verdicts_[place] = verdict;
 }
 
-std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t handle,
-                                                                     const std::vector<at::Tensor>& inputs,
-                                                                     const std::vector<double>& scalars) {
+std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t handle, at::TensorList inputs,
+                                                                     at::ArrayRef<double> scalars) {
   const Region::Verdict verdict = Region::find(handle)->verdict(inputs);
   if (verdict != Region::Verdict::fused) return verdict;
   return run_region(handle, inputs, scalars);
 }
 
-std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
-                                   const std::vector<double>& scalars) {
+Results run_region(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
   static auto op = find_operator<Run>("fusewright::run");
-  const std::shared_ptr<Region> updating = Region::find(region);
-  if (updating->updates().empty()) return op.call(region, inputs, scalars);
-  // Elements of tensors that others made (tracers, transforms) may not be what is in memory, if there is any.
-  const bool plain = !at::areAnyTensorSubclassLike(inputs) &&
-                     std::none_of(inputs.begin(), inputs.end(), [](const at::Tensor& t) { return t.is_neg(); });
-  if (plain) {
-    const std::vector<bool> wrt = wanted_gradients(*updating, inputs);
-    TorchHost host(device_of(at::TensorList(inputs)));
-    auto executable = updating->executable(wrt, host);
-    if (may_update(*updating, executable->program(), inputs))
-      return run_updating(updating, executable, wrt, inputs, scalars);
+  std::shared_ptr<Region> region = Region::find(handle);
+  const std::vector<Region::Update>& updates = region->updates();
+  // Where it is watched, elements may not be what is in memory, if there is any: all goes through the dispatcher.
+  if (unwatched(inputs)) {
+    std::vector<bool> wrt = wanted_gradients(*region, inputs);
+    auto executable = region->executable(wrt, device_of(inputs));
+    if (updates.empty()) {
+      if (wrt.empty()) return forward_below(*region, *executable, inputs, scalars);
+      return run_on_tape(std::move(region), std::move(executable), std::move(wrt), inputs, scalars);
+    }
+    if (may_update(*region, executable->program(), inputs))
+      return run_updating(region, executable, wrt, inputs, scalars);
   }
-  Results results = op.call(region, inputs, scalars);
-  for (const Region::Update& u : updating->updates()) inputs[u.input].copy_(results[u.output]);
-  results.resize(updating->updates().front().output);
+  Results results = op.call(handle, inputs, scalars);
+  if (updates.empty()) return results;
+  for (const Region::Update& u : updates) inputs[u.input].copy_(results[u.output]);
+  results.resize(updates.front().output);
   return results;
 }
 

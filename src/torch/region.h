@@ -3,13 +3,11 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <unordered_map>
 #include <variant>
 #include <vector>
@@ -34,14 +32,15 @@ class Region {
     bool differentiable;
   };
   const std::vector<Update>& updates() const { return updates_; }
+  // Of each tensor that a call is given, the position among the graph's inputs.
+  const std::vector<size_t>& tensor_inputs() const { return tensor_inputs_; }
   // Where it was captured: the index of a GPU, or -1 for the CPU.
   int gpu() const;
   // Compiled once for each pattern of wanted gradients, each place and, with convolutions, each setting of TF32. Throws
   // CompileError before anything has run.
-  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, Host& host);
-  // Without a stream nothing is about to run: a graph that another thread records is not disturbed.
-  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu,
-                                               std::optional<void*> stream = std::nullopt);
+  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, at::Device device);
+  // Of a GPU by its index. Nothing is about to run: a graph that another thread records is not disturbed.
+  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu);
 
   // Begins to compile in the background, for calls that want these gradients.
   void prepare(const std::vector<bool>& wrt) const;
@@ -67,6 +66,7 @@ class Region {
  private:
   Graph graph_;
   std::vector<Update> updates_;
+  std::vector<size_t> tensor_inputs_;
   std::string name_;
   int gpu_;
   std::optional<bool> tune_;  // unset: FUSEWRIGHT_TUNE decides
@@ -74,10 +74,18 @@ class Region {
   int64_t handle_ = -1;
   std::string contest_key(uint64_t bucket, int gpu) const;
   Verdict decided(uint64_t place);
+  std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu,
+                                               std::optional<at::Device> runs_on);
 
+  struct Compiled {
+    std::vector<bool> wrt;
+    int gpu;
+    bool tf32;
+    std::shared_ptr<const Executable> executable;
+  };
   std::mutex mutex_, contest_mutex_;
   std::unordered_map<uint64_t, Verdict> verdicts_;
-  std::map<std::tuple<std::vector<bool>, int, bool>, std::shared_ptr<const Executable>> executables_;
+  std::vector<Compiled> executables_;  // one to three
 };
 
 // A call failed when it had changed a buffer already: it cannot be done again.
@@ -87,12 +95,10 @@ class Interrupted : public std::runtime_error {
 };
 
 // torch.ops.fusewright.run, whose results replace inputs (Region::updates) and are not returned.
-std::vector<at::Tensor> run_region(int64_t region, const std::vector<at::Tensor>& inputs,
-                                   const std::vector<double>& scalars);
+std::vector<at::Tensor> run_region(int64_t region, at::TensorList inputs, at::ArrayRef<double> scalars);
 // The same, or whether the caller is to run PyTorch's operators instead (eager), or to call contest() (unknown).
-std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t region,
-                                                                     const std::vector<at::Tensor>& inputs,
-                                                                     const std::vector<double>& scalars);
+std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t region, at::TensorList inputs,
+                                                                     at::ArrayRef<double> scalars);
 int64_t region_calls();
 
 }  // namespace fusewright

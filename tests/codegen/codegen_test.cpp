@@ -119,6 +119,25 @@ TEST(KernelText, SymbolNamesDoNotMatter) {
             text_of_all(kernels_of("graph(%y: f32[rows, columns]) { %1 = softmax(%y) {dim = 1} return %1 }")));
 }
 
+// Every kernel of the walking variant stands in one of its parts.
+TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
+  Program program;
+  program.forward = parse("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }");
+  program.wrt.resize(1);
+  program.options.cuda = true;
+  run_pipeline(program);
+  const CudaCode code = emit_cuda(program.forward, program.forward_fusion.groups[0].kernel).cuda;
+  auto kernels_in = [](const std::string& text) {
+    int count = 0;
+    for (size_t at = text.find("__global__"); at != std::string::npos; at = text.find("__global__", at + 1)) ++count;
+    return count;
+  };
+  EXPECT_EQ(kernels_in(code.walking_parts.whole_rows), 1);
+  EXPECT_GT(kernels_in(code.walking_parts.split_rows), 1);
+  EXPECT_EQ(code.walking_parts.sides, "");  // it has no sums on the side
+  EXPECT_EQ(kernels_in(code.walking_text), 1 + kernels_in(code.walking_parts.split_rows));
+}
+
 TEST(Literal, ReadsBackExactly) {
   EXPECT_EQ(literal(1, DType::f32), "1.0f");
   EXPECT_EQ(literal(-0.0, DType::f64), "-0.0");

@@ -2,6 +2,8 @@
 
 import copy
 import logging
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -418,3 +420,25 @@ def test_a_call_refused_because_another_thread_traces_is_made_again():
         call()  # refused again: this thread traces
     with pytest.raises(ValueError, match="own"):
         call()
+
+
+# ---- the first call -----------------------------------------------------------------------------------------------
+
+FIRST_CALL = """
+import sys
+import torch
+from torch._dynamo import guards
+import fusewright
+
+model = fusewright.optimize(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()))
+before, timed = set(sys.modules), guards.profile_guard_manager
+model(torch.randn(2, 8)).sum().backward()
+assert guards.profile_guard_manager is timed
+print([name for name in sys.modules if name not in before])
+"""
+
+
+def test_a_first_call_imports_next_to_nothing():
+    done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(eval(done.stdout)) < 5, done.stdout

@@ -1,5 +1,6 @@
 """`fusewright::run` as an operator of PyTorch's dispatcher: schema, fake kernel, autograd."""
 
+import sys
 import time
 
 import pytest
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusewright import _core, optimize
 
@@ -141,3 +143,39 @@ def test_regions_run_on_pytorchs_threads():
         assert share_of_others(lambda: torch.autograd.grad(y, x, gradient, retain_graph=True)) > 0.25
     finally:
         torch.set_num_threads(threads)
+
+
+class Watching(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_who_watches_sees_the_operator():
+    """Calls that nobody watches go past the dispatcher."""
+    (handle, tensors, scalars), _alive = call_of(pointwise, torch.randn(3, 5), torch.randn(5))
+    expected = _core.run_region(handle, tensors, scalars)
+    with Watching() as mode:
+        seen = _core.run_region(handle, tensors, scalars)
+    assert mode.seen == ["fusewright.run.default"]
+    torch.testing.assert_close(seen, expected)
+    with torch.inference_mode():
+        inference = _core.run_region(handle, [t.clone() for t in tensors], scalars)
+    assert all(y.is_inference() for y in inference)
+    torch.testing.assert_close(inference, expected)
+    batched = torch.func.vmap(lambda x: x.neg())(tensors[0])  # a transform that is over leaves plain tensors
+    assert _core.run_region(handle, [batched, *tensors[1:]], scalars)[0].shape == expected[0].shape
+
+
+def test_what_is_no_tensor_is_refused():
+    (handle, tensors, scalars), _alive = call_of(pointwise, torch.randn(3, 5), torch.randn(5))
+    counts = [sys.getrefcount(t) for t in tensors]
+    for bad in ([tensors[0], 1.0], [*tensors, None], 3):
+        with pytest.raises(TypeError):
+            _core.run_region(handle, bad, scalars)
+    _core.run_region(handle, tuple(tensors), scalars)
+    assert counts == [sys.getrefcount(t) for t in tensors]
