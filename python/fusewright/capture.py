@@ -50,7 +50,7 @@ for _name in (
     "torch.export._trace",
     "torch.fx.experimental.validator",
 ):
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):  # whatever is wrong with one of them, it may never be needed
         importlib.import_module(_name)
 
 
