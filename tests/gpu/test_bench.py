@@ -30,7 +30,8 @@ def test_bench(model, device):
             assert ours.host[mode] > 0
 
 
-def test_report(model, device):
+def test_report(model, device, monkeypatch):
+    monkeypatch.setenv("FUSEWRIGHT_TUNE", "0")  # timed beside other tests, so small a region may lose against eager
     found = study(model, lambda seed: [torch.randn(256, 512)], candidates=CANDIDATES, seconds=0.1)
     assert found.ok and all(found.steps) and found.machine.bandwidth > 1e9
     assert page([found], found.name).count("did not run") == 0
