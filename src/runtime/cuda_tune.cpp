@@ -60,9 +60,6 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
-      // Rows that are read twice: the second time from the caches, and many of them are under way.
-      if (first.items != 0 && c.elements >= 512 && code_.cuda.position_side.empty())
-        for (int threads : {512, 256}) add({.vector = first.vector, .threads = threads, .scale = 4});
       if (first.split)
         add({.vector = first.vector, .threads = 512});
       else if (rows < c.processors)
