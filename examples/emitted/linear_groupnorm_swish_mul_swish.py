@@ -21,7 +21,6 @@ Why it is faster
   computes again what is cheaper to compute than to store.
   row_constants_leave_sum: factors that do not vary leave their sum: all sums of a norm's gradient fit in one sweep.
   distances_sum_to_zero: distances from their own mean sum to zero: one sum less in a norm's gradient.
-  norm_is_affine: what a chain multiplies to and adds to a norm meets: one multiply-add for each element.
   common_factor_leaves_terms: the terms of a norm's gradient are added before their common factor multiplies them.
 
 Left to PyTorch

@@ -154,7 +154,7 @@ Value row_constants_leave_sum(Builder& b, const Node& node, const Operands& oper
     const Node term = graph[v];
     if (leaves(v))
       leaving.push_back(v);
-    else if (term.op == Op::mul && whole(v))
+    else if (term.op == Op::mul && whole(v) && varying.size() < 16)  // squares of squares double them each time
       for (Value operand : term.operands) self(self, operand, varying, leaving);
     else
       varying.push_back(v);
@@ -207,10 +207,8 @@ Value row_constants_leave_sum(Builder& b, const Node& node, const Operands& oper
 Value distances_sum_to_zero(Builder& b, const Node& node, const Operands& operands, const Graph&) {
   if (node.op != Op::add) return -1;
   const Graph& graph = b.graph();
-  auto is_zero = [&](auto&& self, Value v) -> bool {
+  auto is_sum_of_distances = [&](Value v) {
     const Node& term = graph[v];
-    if (term.op == Op::mul) return self(self, term.operands[0]) || self(self, term.operands[1]);
-    if (term.op == Op::neg) return self(self, term.operands[0]);
     if (term.op != Op::sum) return false;
     Value distance = term.operands[0];
     while (graph[distance].op == Op::mul || graph[distance].op == Op::neg) {  // by a number
@@ -223,8 +221,16 @@ Value distances_sum_to_zero(Builder& b, const Node& node, const Operands& operan
            mean_operand(graph, graph[distance].operands[1], dims) == graph[distance].operands[0] &&
            dims == term.ints("dims");
   };
+  auto is_zero = [&](Value v) {  // one of its factors is
+    bool found = false;
+    walk_upstream(graph, v, [&](Value factor) {
+      found |= is_sum_of_distances(factor);
+      return !found && (graph[factor].op == Op::mul || graph[factor].op == Op::neg);
+    });
+    return found;
+  };
   for (size_t i : {size_t{0}, size_t{1}})
-    if (graph.shape(operands[i]) == node.type.shape && is_zero(is_zero, operands[1 - i])) return operands[i];
+    if (graph.shape(operands[i]) == node.type.shape && is_zero(operands[1 - i])) return operands[i];
   return -1;
 }
 

@@ -50,14 +50,20 @@ class Rows {
 struct Product {
   double number = 1;
   Operands varying, constants, divisors;
+  int budget = 32;  // of nodes to look into: a factor that is squared again and again would double them each time
 };
 
 bool is_number(const Node& node) { return node.op == Op::constant && !node.has("runtime"); }
 
 void split_constant(const Graph& graph, Value v, Product& product) {
   const Node& node = graph[v];
+  // A mean is one factor: sums multiplied before they are divided by the number of their terms would be too large.
+  const bool mean =
+      node.op == Op::div && graph[node.operands[0]].op == Op::sum && graph[node.operands[1]].op == Op::extent;
   if (is_number(node)) {
     product.number *= node.number("value");
+  } else if (--product.budget < 0 || mean) {
+    product.constants.push_back(v);
   } else if (node.op == Op::mul) {
     for (Value operand : node.operands) split_constant(graph, operand, product);
   } else if (node.op == Op::neg) {
@@ -72,27 +78,31 @@ void split_constant(const Graph& graph, Value v, Product& product) {
 }
 
 // A product without constants of the row stays one factor: what is not moved keeps its order of operations.
+void split(const Graph& graph, Value v, const Rows& rows, Product& product) {
+  if (rows.is_constant(v)) return split_constant(graph, v, product);
+  const Node& node = graph[v];
+  const Product before = product;
+  if (--product.budget >= 0) {
+    if (node.op == Op::neg) {
+      split(graph, node.operands[0], rows, product);
+      product.number = -product.number;
+    } else if (node.op == Op::div && rows.is_constant(node.operands[1])) {
+      split(graph, node.operands[0], rows, product);
+      product.divisors.push_back(node.operands[1]);
+    } else if (node.op == Op::mul) {
+      for (Value operand : node.operands) split(graph, operand, rows, product);
+    }
+  }
+  if (product.constants.size() > before.constants.size() || product.divisors.size() > before.divisors.size() ||
+      product.number != before.number)
+    return;
+  product.varying = before.varying;
+  product.varying.push_back(v);
+}
+
 Product split(const Graph& graph, Value v, const Rows& rows) {
   Product product;
-  if (rows.is_constant(v)) {
-    split_constant(graph, v, product);
-    return product;
-  }
-  const Node& node = graph[v];
-  if (node.op == Op::neg) {
-    product = split(graph, node.operands[0], rows);
-    product.number = -product.number;
-  } else if (node.op == Op::div && rows.is_constant(node.operands[1])) {
-    product = split(graph, node.operands[0], rows);
-    product.divisors.push_back(node.operands[1]);
-  } else if (node.op == Op::mul) {
-    product = split(graph, node.operands[0], rows);
-    Product other = split(graph, node.operands[1], rows);
-    product.number *= other.number;
-    for (auto list : {&Product::varying, &Product::constants, &Product::divisors})
-      (product.*list).insert((product.*list).end(), (other.*list).begin(), (other.*list).end());
-  }
-  if (product.constants.empty() && product.divisors.empty() && product.number == 1) product.varying = {v};
+  split(graph, v, rows, product);
   return product;
 }
 
@@ -140,76 +150,101 @@ Operands take_common(Operands& a, Operands& b) {
 
 bool is_floating_point(const Node& node) { return node.type.dtype == DType::f32 || node.type.dtype == DType::f64; }
 
+// The reciprocal of a deviation, which is bounded where there is an epsilon.
+bool is_deviation(const Graph& graph, Value v) { return graph[v].op == Op::rsqrt && depends_on_reduction(graph, v); }
+
+// Softmax's: a sum of exponentials, the largest of which is 1.
+bool is_sum_of_exponentials(const Graph& graph, Value v) {
+  if (graph[v].op != Op::sum || graph[graph[v].operands[0]].op != Op::exp) return false;
+  const Node& shifted = graph[graph[graph[v].operands[0]].operands[0]];
+  if (shifted.op != Op::sub) return false;
+  Value largest = shifted.operands[1];
+  if (graph[largest].op == Op::stop_gradient) largest = graph[largest].operands[0];
+  return graph[largest].op == Op::amax && graph[largest].ints("dims") == graph[v].ints("dims");
+}
+
+// Of ordinary size, so that a product with it is finite where the chain's is.
+bool is_ordinary_number(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  return node.op == Op::constant && std::abs(node.number("value")) > 1e-6 && std::abs(node.number("value")) < 1e6;
+}
+
+// What a norm multiplies its row with: one of those, times weights and numbers.
+bool is_factor_of_norm(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  if (is_deviation(graph, v)) return true;
+  if (node.op == Op::div && is_sum_of_exponentials(graph, node.operands[1]))
+    return !depends_on_reduction(graph, node.operands[0]);
+  if (node.op == Op::div)
+    return is_ordinary_number(graph, node.operands[1]) && is_factor_of_norm(graph, node.operands[0]);
+  if (node.op != Op::mul) return false;
+  for (size_t i : {size_t{0}, size_t{1}})
+    if (!depends_on_reduction(graph, node.operands[1 - i])) return is_factor_of_norm(graph, node.operands[i]);
+  return false;
+}
+
 // base * scale + offset, with constants of the row for both; `steps` operations on elements so far.
 struct Affine {
   Value base;
-  Product scale;
-  Value offset = -1;
+  Value scale = -1, offset = -1;
   int steps = 0;
+  bool normalised = false;  // the scale has what makes it a norm
 };
 
-Value shift(Builder& b, Op op, Value offset, Value by) {
-  if (offset < 0) return op == Op::add ? by : b.unary(Op::neg, by);
-  return b.binary(op, offset, by);
-}
-
+// Only what a norm is made of: elsewhere products of constants may be too large or too small where the chain's are not,
+// and sums that nearly cancel lose digits, or their gradients do.
 Affine affine(Builder& b, Value v, const Rows& rows) {
-  const Node node = b.graph()[v];
-  const bool binary = node.operands.size() == 2;
-  const bool left = binary && rows.is_whole(node.operands[0]) && rows.is_constant(node.operands[1]);
-  const bool right = binary && rows.is_whole(node.operands[1]) && rows.is_constant(node.operands[0]);
-  const Affine atom{v, {}, -1, 0};
-  if (node.op == Op::neg) {
-    Affine result = affine(b, node.operands[0], rows);
-    result.scale.number = -result.scale.number;
-    if (result.offset >= 0) result.offset = b.unary(Op::neg, result.offset);
-    ++result.steps;
-    return result;
-  }
+  const Graph& graph = b.graph();
+  const Node node = graph[v];
+  const Affine atom{v};
+  if (node.operands.size() != 2) return atom;
+  const bool left = rows.is_whole(node.operands[0]) && rows.is_constant(node.operands[1]);
+  const bool right = rows.is_whole(node.operands[1]) && rows.is_constant(node.operands[0]);
   if (!left && !right) return atom;
   const Value constant = node.operands[left ? 1 : 0];
+  const bool number = is_ordinary_number(graph, constant), fixed = !depends_on_reduction(graph, constant);
   Affine result = affine(b, node.operands[left ? 0 : 1], rows);
   ++result.steps;
-  switch (node.op) {
-    case Op::mul:
-      split_constant(b.graph(), constant, result.scale);
-      if (result.offset >= 0) result.offset = b.binary(Op::mul, result.offset, constant);
-      return result;
-    case Op::div:
-      if (!left) return atom;
-      result.scale.divisors.push_back(constant);
-      if (result.offset >= 0) result.offset = b.binary(Op::div, result.offset, constant);
-      return result;
-    case Op::add:
-    case Op::sub:
-      // A distance is taken before it is scaled: x * k - mean * k would lose what the two have in common.
-      if (result.scale.constants.empty() && result.scale.divisors.empty()) return atom;
-      if (node.op == Op::sub && !left) {
-        result.scale.number = -result.scale.number;
-        result.offset = result.offset < 0 ? constant : b.binary(Op::sub, constant, result.offset);
-      } else {
-        result.offset = shift(b, node.op, result.offset, constant);
-      }
-      return result;
-    default:
-      return atom;
+  auto scaled = [&](Op op, Value by) { return by < 0 ? by : b.binary(op, by, constant); };
+  if (node.op == Op::mul) {
+    const bool norm = is_factor_of_norm(graph, constant) && !result.normalised && result.offset < 0;
+    if (!norm && !number && (!fixed || result.offset >= 0)) return atom;
+    result.normalised |= norm;
+    result.scale = result.scale < 0 ? constant : scaled(Op::mul, result.scale);
+    result.offset = scaled(Op::mul, result.offset);
+    return result;
   }
+  if (node.op == Op::div && left) {
+    const bool softmax = is_sum_of_exponentials(graph, constant) && result.scale < 0;
+    if (!softmax && !number) return atom;
+    result.normalised |= softmax;
+    result.scale = scaled(Op::div, result.scale < 0 ? b.constant(1, node.type.dtype) : result.scale);
+    result.offset = scaled(Op::div, result.offset);
+    return result;
+  }
+  // Of a distance from a mean, which has been taken before it is scaled; x * k - mean * k would lose what they share.
+  const Node& base = graph[result.base];
+  const bool distance = base.op == Op::sub && rows.is_constant(base.operands[1]);
+  if (node.op == Op::add && fixed && distance && result.normalised) {
+    result.offset = result.offset < 0 ? constant : b.binary(Op::add, result.offset, constant);
+    return result;
+  }
+  return atom;
 }
 
-// The first value on the way up that is constant for rows and comes from a reduction: whose rows they are.
+// The first value on the way up that is constant for rows and makes a norm: whose rows they are.
 std::optional<Rows> rows_above(const Graph& graph, Value v) {
   const Shape& full = graph.shape(v);
   for (;;) {
     const Node& node = graph[v];
-    if (node.op != Op::add && node.op != Op::sub && node.op != Op::mul && node.op != Op::div && node.op != Op::neg)
-      return {};
+    if (node.op != Op::add && node.op != Op::mul && node.op != Op::div) return {};
     Value next = -1;
     for (Value operand : node.operands) {
       if (graph.shape(operand) == full) {
         if (next >= 0) return {};
         next = operand;
-      } else if (auto rows = Rows::of(graph, operand, full); rows && depends_on_reduction(graph, operand)) {
-        return rows;
+      } else if (is_factor_of_norm(graph, operand) || is_sum_of_exponentials(graph, operand)) {
+        return Rows::of(graph, operand, full);
       }
     }
     if (next < 0) return {};
@@ -236,10 +271,10 @@ bool depends_on_reduction(const Graph& graph, Value v) {
   return found;
 }
 
-// ((x - mean) k + b + c) / d = (x - mean) (k / d) + (b + c) / d: whatever constants a chain multiplies to and adds to a
-// row's elements, two are left, computed once for the row.
+// ((x - mean) k + b + c) / 2 = (x - mean) (k / 2) + (b + c) / 2: whatever weights, biases and numbers a chain
+// multiplies to a norm and adds to it, two constants are left, computed once for the row.
 Value norm_is_affine(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
-  const bool applies = node.op == Op::add || node.op == Op::sub || node.op == Op::mul || node.op == Op::div;
+  const bool applies = node.op == Op::add || node.op == Op::mul || node.op == Op::div;
   if (!applies || !is_floating_point(node)) return -1;
   Graph& graph = b.graph();
   for (size_t i : {size_t{0}, size_t{1}})  // what others need is there anyway
@@ -248,10 +283,8 @@ Value norm_is_affine(Builder& b, const Node& node, const Operands& operands, con
   const Value copy = copy_node(b, node, operands);
   if (auto rows = rows_above(graph, copy)) {
     const Affine found = affine(b, copy, *rows);
-    if (found.steps > 1 + (found.offset >= 0)) {
-      Value scale = constant_part(b, found.scale, node.type.dtype);
-      if (found.scale.number < 0) scale = b.unary(Op::neg, scale < 0 ? b.constant(1, node.type.dtype) : scale);
-      Value result = scale < 0 ? found.base : b.binary(Op::mul, found.base, scale);
+    if (found.normalised && found.steps > 1 + (found.offset >= 0)) {
+      Value result = b.binary(Op::mul, found.base, found.scale);
       if (found.offset >= 0) result = b.binary(Op::add, result, found.offset);
       if (graph.shape(result) == node.type.shape) return result;
     }
@@ -260,8 +293,8 @@ Value norm_is_affine(Builder& b, const Node& node, const Operands& operands, con
   return -1;
 }
 
-// x k + y k = (x + y) k, where k is a constant of the row that comes from a reduction: the gradient of a norm. Fewer
-// products, and its terms cancel before they are rounded to the size of k.
+// x k + y k = (x + y) k, where k is the reciprocal of a row's deviation: the gradient of a norm. Fewer products, and
+// its terms cancel before they are rounded to the size of k.
 Value common_factor_leaves_terms(Builder& b, const Node& node, const Operands& operands, const Graph&) {
   if ((node.op != Op::add && node.op != Op::sub) || !is_floating_point(node)) return -1;
   Graph& graph = b.graph();
@@ -271,6 +304,7 @@ Value common_factor_leaves_terms(Builder& b, const Node& node, const Operands& o
       if (auto rows = Rows::of(graph, factor, full); rows && depends_on_reduction(graph, factor)) return rows;
     return {};
   };
+  auto deviation = [&](Value v) { return is_deviation(graph, v); };
   for (Value operand : operands) {
     if (graph.shape(operand) != full || graph[operand].op != Op::mul) continue;
     const std::optional<Rows> rows = rows_of_factor(operand);
@@ -278,8 +312,7 @@ Value common_factor_leaves_terms(Builder& b, const Node& node, const Operands& o
     Product left = split(graph, operands[0], *rows), right = split(graph, operands[1], *rows), common;
     common.constants = take_common(left.constants, right.constants);
     common.divisors = take_common(left.divisors, right.divisors);
-    auto comes_from_reduction = [&](Value v) { return depends_on_reduction(graph, v); };
-    if (std::none_of(common.constants.begin(), common.constants.end(), comes_from_reduction)) continue;
+    if (std::none_of(common.constants.begin(), common.constants.end(), deviation)) continue;
     const size_t size = graph.nodes.size();
     const DType dtype = node.type.dtype;
     const bool minus = (node.op == Op::sub) ^ (left.number < 0) ^ (right.number < 0);

@@ -6,6 +6,7 @@
 #include <ATen/core/PythonFallbackKernel.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/library.h>
 
@@ -228,6 +229,16 @@ class Refuse : public torch::autograd::Function<Refuse> {
   }
 };
 
+bool is_negated(const at::Tensor& t) { return t.defined() && t.is_neg(); }
+
+// Elements as memory has them: the dispatcher resolves a view that negates only below autograd.
+std::vector<at::Tensor> as_in_memory(at::TensorList tensors) {
+  std::vector<at::Tensor> result(tensors.begin(), tensors.end());
+  for (at::Tensor& t : result)
+    if (is_negated(t)) t = t.resolve_neg();
+  return result;
+}
+
 // One region on the tape: what its backward reads, and nothing else, is kept.
 class RegionFunction : public torch::autograd::Function<RegionFunction> {
  public:
@@ -288,6 +299,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
+    gradients = as_in_memory(gradients);
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
     const Program& program = call.executable->program();
@@ -408,6 +420,7 @@ Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Execut
 }
 
 Results run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
+  if (std::any_of(inputs.begin(), inputs.end(), is_negated)) return run_autograd(handle, as_in_memory(inputs), scalars);
   std::shared_ptr<Region> region = Region::find(handle);
   std::vector<bool> wrt = wanted_gradients(*region, inputs);
   if (!wrt.empty()) {
@@ -687,6 +700,10 @@ std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t han
 Results run_region(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
   static auto op = find_operator<Run>("fusewright::run");
   std::shared_ptr<Region> region = Region::find(handle);
+  if (torch::autograd::ForwardADLevel::try_get_by_idx(0))
+    for (const at::Tensor& t : inputs)
+      TORCH_CHECK_NOT_IMPLEMENTED(!t._fw_grad(0).defined(), "fusewright: ", region->name(),
+                                  " has no forward-mode derivative; take it of the plain model (fusewright.restore)");
   const std::vector<Region::Update>& updates = region->updates();
   // Where it is watched, elements may not be what is in memory, if there is any: all goes through the dispatcher.
   if (unwatched(inputs)) {

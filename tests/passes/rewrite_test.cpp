@@ -50,19 +50,22 @@ const RuleCase cases[] = {
      "graph(%x: f64[n, c], %y: f64[n, 1], %k: f64[n, 1]) { %s = sum(%x) {dims = (0), keepdim = 1} %n: f64[] = extent() "
      "{size = [n]} %m = div(%s, %n) %d = sub(%x, %m) %t = sum(%d) {dims = (1), keepdim = 1} %p = mul(%t, %k) "
      "%r = add(%y, %p) return %r }"},
-    // All that is multiplied and added is one number for a column, as the sum is. The last weight has one for each row.
+    // Weights, biases and numbers that belong to the norm's columns; the second weight has one for each row.
     {"norm_is_affine",
-     "graph(%x: f64[n, c], %w: f64[c], %k: f64[1]) { %s = sum(%x) {dims = (0), keepdim = 1} %d = sub(%x, %s) "
-     "%1 = mul(%d, %s) %2 = neg(%1) %3 = mul(%2, %w) %4 = add(%3, %w) %5 = sub(%k, %4) %6 = div(%5, %w) return %6 }",
-     "graph(%x: f64[n, c], %w: f64[n, 1]) { %s = sum(%x) {dims = (0), keepdim = 1} %d = sub(%x, %s) "
-     "%1 = mul(%d, %s) %2 = mul(%1, %w) return %2 }"},
-    // Both terms have the sum as a factor; two sums are not one.
+     "graph(%x: f64[n, c], %w: f64[c], %b: f64[c], %k: f64[1]) { %q = square(%x) %s = sum(%q) {dims = (0), keepdim = "
+     "1} "
+     "%r = rsqrt(%s) %t = sum(%x) {dims = (0), keepdim = 1} %d = sub(%x, %t) %1 = mul(%d, %r) %2 = mul(%w, %1) %3 = "
+     "add(%2, %b) %4 = add(%k, %3) %5: f64[] = constant() {value = 2.5, runtime = 1} %6 = div(%4, %5) return %6 }",
+     "graph(%x: f64[n, c], %w: f64[n, 1]) { %q = square(%x) %s = sum(%q) {dims = (0), keepdim = 1} %r = rsqrt(%s) "
+     "%d = sub(%x, %s) %1 = mul(%d, %r) %2 = mul(%1, %w) return %2 }"},
+    // Both terms have the deviation as a factor; two deviations are not one.
     {"common_factor_leaves_terms",
-     "graph(%x: f64[n, c], %g: f64[n, c], %w: f64[n, 1]) { %s = sum(%x) {dims = (1), keepdim = 1} %t = sum(%g) {dims = "
-     "(1), keepdim = 1} %1 = mul(%s, %w) %2 = mul(%x, %1) %3 = div(%s, %w) %4 = neg(%3) %5 = mul(%g, %4) %6 = sub(%2, "
-     "%5) %7 = mul(%t, %s) %8 = sub(%6, %7) return %8 }",
-     "graph(%x: f64[n, c], %g: f64[n, c]) { %s = sum(%x) {dims = (1), keepdim = 1} %t = sum(%g) {dims = (1), keepdim = "
-     "1} %1 = mul(%x, %s) %2 = mul(%g, %t) %3 = add(%1, %2) return %3 }"},
+     "graph(%x: f64[n, c], %g: f64[n, c], %w: f64[n, 1]) { %q = square(%x) %p = sum(%q) {dims = (1), keepdim = 1} %s = "
+     "rsqrt(%p) %t = sum(%g) {dims = (1), keepdim = 1} %1 = mul(%s, %w) %2 = mul(%x, %1) %3 = div(%s, %w) %4 = neg(%3) "
+     "%5 = mul(%g, %4) %6 = sub(%2, %5) %7 = mul(%t, %s) %8 = sub(%6, %7) return %8 }",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %q = square(%x) %p = sum(%q) {dims = (1), keepdim = 1} %s = rsqrt(%p) "
+     "%v = square(%g) %u = sum(%v) {dims = (1), keepdim = 1} %t = rsqrt(%u) %1 = mul(%x, %s) %2 = mul(%g, %t) %3 = "
+     "add(%1, %2) return %3 }"},
 };
 
 std::vector<std::string> rewrites(const char* text, const Options& options = {}) {
@@ -195,12 +198,51 @@ TEST(Rewrite, ANormIsAMultiplyAdd) {
   EXPECT_EQ(elementwise(program.forward), 4) << print(program.forward);
   // The distance and what its sum is taken of; less both means, times the one factor of all terms.
   EXPECT_EQ(elementwise(program.backward), 6) << print(program.backward);
-  // A distance is taken before it is scaled: of numbers far from 0 nothing else would be left.
-  Program far = program_of(
-      "graph(%x: f64[n, c], %k: f64[c]) { %s = sum(%x) {dims = (0), keepdim = 1} "
-      "%d = sub(%x, %s) %1 = add(%d, %k) %2 = mul(%1, %s) return %2 }");
-  rewrite(far);
-  EXPECT_EQ(far.rewrites, std::vector<std::string>{});
+}
+
+// What looks alike and would lose digits, overflow, or divide an infinity by nothing.
+TEST(Rewrite, OnlyANormIsOne) {
+  const std::string head =
+      "graph(%x: f64[n, c], %k: f64[c]) { %q = square(%x) %p = sum(%q) {dims = (0), keepdim = 1} %r = rsqrt(%p) %s = "
+      "sum(%x) {dims = (0), keepdim = 1} %e: f64[] = extent() {size = [n]} %m = div(%s, %e) ";
+  for (const char* rest : {
+           // Sums that nearly cancel: no distance has been taken.
+           "%1 = mul(%x, %r) %2 = mul(%1, %k) %3 = add(%2, %k) %4 = add(%3, %k) return %4",
+           // Shifted before it is scaled: x r - k r.
+           "%d = sub(%x, %m) %1 = add(%d, %k) %2 = mul(%1, %r) return %2",
+           // A shift that comes from the same row.
+           "%d = sub(%x, %m) %1 = mul(%d, %r) %2 = mul(%1, %k) %3 = add(%2, %m) return %3",
+           // Products of statistics, which may be out of range where the chain's are not.
+           "%1 = mul(%x, %m) %2 = mul(%1, %m) %3 = mul(%2, %m) return %3",
+           // A divisor that may be 0.
+           "%d = sub(%x, %m) %1 = mul(%d, %r) %2 = add(%1, %k) %3 = div(%2, %k) return %3",
+           "%d = sub(%x, %m) %1 = mul(%d, %r) %2 = add(%1, %k) %3: f64[] = constant() {value = 0.0, runtime = 1} "
+           "%4 = div(%2, %3) return %4",
+       }) {
+    Program program = program_of((head + rest + " }").c_str());
+    remove_dead(program.forward);
+    const std::string before = print(program.forward);
+    rewrite(program);
+    if (program.rewrites.empty()) continue;
+    // The product in front of a shift may still be one.
+    EXPECT_EQ(program.rewrites, std::vector<std::string>{"norm_is_affine"});
+    EXPECT_NE(print(program.forward).find("add"), std::string::npos) << before << print(program.forward);
+    EXPECT_LE(elementwise(program.forward), 4) << before << print(program.forward);
+  }
+}
+
+// Each square would have doubled the factors.
+TEST(Rewrite, FactorsThatAreSquaredAgainAndAgain) {
+  std::string text;
+  text = "graph(%x: f64[n, c]) { %q = square(%x) %p = sum(%q) {dims = (1), keepdim = 1} %k0 = rsqrt(%p) ";
+  for (int i = 0; i < 40; ++i) {
+    const std::string k = "%k" + std::to_string(i);
+    text += "%k" + std::to_string(i + 1) + " = mul(" + k + ", " + k + ") ";
+  }
+  text += "%1 = mul(%x, %k40) %2 = mul(%q, %k40) %3 = add(%1, %2) return %3 }";
+  Program program = program_of(text.c_str());
+  rewrite(program);
+  EXPECT_LT(program.forward.nodes.size(), 100u);
 }
 
 }  // namespace

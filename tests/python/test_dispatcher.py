@@ -1,11 +1,13 @@
 """`fusewright::run` as an operator of PyTorch's dispatcher: schema, fake kernel, autograd."""
 
+import copy
 import sys
 import time
 
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -179,3 +181,31 @@ def test_what_is_no_tensor_is_refused():
             _core.run_region(handle, bad, scalars)
     _core.run_region(handle, tuple(tensors), scalars)
     assert counts == [sys.getrefcount(t) for t in tensors]
+
+
+def test_views_that_negate():
+    """The imaginary part of a conjugate lies in memory with the other sign; so may a gradient that arrives."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU())
+    fused = optimize(copy.deepcopy(plain))
+    x = torch.randn(4, 8, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    leaf = torch.randn(4, 8, requires_grad=True)
+    for model in (plain, fused):
+        with torch.no_grad():
+            model.out = model(x)
+        model.taped = model(x)
+        model.gradient = torch.autograd.grad(model(leaf), leaf, x)[0]
+    for name in ("out", "taped", "gradient"):
+        torch.testing.assert_close(getattr(fused, name), getattr(plain, name))
+
+
+def test_forward_mode_is_refused():
+    model = optimize(nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU()).requires_grad_(False))
+    x = torch.randn(4, 8)
+    model(x)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, torch.randn(4, 8))
+        with pytest.raises(NotImplementedError, match="forward-mode"):
+            model(dual)
+    model(x)
