@@ -49,7 +49,7 @@ EXPECTED = {
             ("backward", "row", "linear group_norm sigmoid mul mul sigmoid mul"),
         ],
         ["forward matmul", "backward matmul", "backward matmul"],
-        ["row_constants_leave_sum", "distances_sum_to_zero", "norm_is_affine", "common_factor_leaves_terms"],
+        ["row_constants_leave_sum", "distances_sum_to_zero", "common_factor_leaves_terms"],
     ),
 }
 
