@@ -18,18 +18,6 @@ namespace {
 
 using Operands = std::vector<Value>;
 
-bool names_dim(const Ints& dims, size_t d) {
-  return std::find(dims.begin(), dims.end(), static_cast<int64_t>(d)) != dims.end();
-}
-
-// v does not vary along any of `dims` of a shape with `rank` dimensions.
-bool invariant(const Graph& graph, Value v, size_t rank, const Ints& dims) {
-  const Shape& shape = graph.shape(v);
-  for (size_t d = 0; d < shape.size(); ++d)
-    if (!shape[d].is(1) && names_dim(dims, d + rank - shape.size())) return false;
-  return true;
-}
-
 // mean(z) over dims, keeping them: div(sum(z), count). Returns z.
 Value mean_operand(const Graph& graph, Value v, Ints& dims) {
   const Node& node = graph[v];

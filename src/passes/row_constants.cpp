@@ -19,22 +19,16 @@ class Rows {
  public:
   // Those of a value that does not vary along all of the shape; none if it does, or nowhere varies less.
   static std::optional<Rows> of(const Graph& graph, Value v, const Shape& full) {
-    const Shape& shape = graph.shape(v);
-    if (shape.size() > full.size()) return {};
+    if (graph.shape(v).size() > full.size()) return {};
     Rows rows(graph, full);
-    for (size_t d = 0; d < full.size(); ++d) {
-      const size_t missing = full.size() - shape.size();
-      if (!full[d].is(1) && (d < missing || shape[d - missing].is(1))) rows.along_.push_back(d);
-    }
+    for (int64_t d = 0; d < static_cast<int64_t>(full.size()); ++d)
+      if (!full[static_cast<size_t>(d)].is(1) && invariant(graph, v, full.size(), {d})) rows.along_.push_back(d);
     if (rows.along_.empty()) return {};
     return rows;
   }
 
   bool is_constant(Value v) const {
-    const Shape& shape = graph_->shape(v);
-    if (shape.size() > full_.size()) return false;
-    const size_t missing = full_.size() - shape.size();
-    return std::all_of(along_.begin(), along_.end(), [&](size_t d) { return d < missing || shape[d - missing].is(1); });
+    return graph_->shape(v).size() <= full_.size() && invariant(*graph_, v, full_.size(), along_);
   }
   bool is_whole(Value v) const { return graph_->shape(v) == full_; }
 
@@ -42,7 +36,7 @@ class Rows {
   Rows(const Graph& graph, Shape full) : graph_(&graph), full_(std::move(full)) {}
   const Graph* graph_;
   Shape full_;
-  std::vector<size_t> along_;
+  Ints along_;
 };
 
 // number * (product of `varying`) * (product of `constants`) / (product of `divisors`); all but `varying` are constants
@@ -148,7 +142,7 @@ Operands take_common(Operands& a, Operands& b) {
   return common;
 }
 
-bool is_floating_point(const Node& node) { return node.type.dtype == DType::f32 || node.type.dtype == DType::f64; }
+bool is_wide_float(const Node& node) { return is_float(node.type.dtype) && !is_narrow_float(node.type.dtype); }
 
 // The reciprocal of a deviation, which is bounded where there is an epsilon.
 bool is_deviation(const Graph& graph, Value v) { return graph[v].op == Op::rsqrt && depends_on_reduction(graph, v); }
@@ -202,13 +196,14 @@ Affine affine(Builder& b, Value v, const Rows& rows) {
   const bool right = rows.is_whole(node.operands[1]) && rows.is_constant(node.operands[0]);
   if (!left && !right) return atom;
   const Value constant = node.operands[left ? 1 : 0];
-  const bool number = is_ordinary_number(graph, constant), fixed = !depends_on_reduction(graph, constant);
+  const bool number = is_ordinary_number(graph, constant);
+  const bool fixed = !depends_on_reduction(graph, constant), weight = fixed && graph[constant].op != Op::constant;
   Affine result = affine(b, node.operands[left ? 0 : 1], rows);
   ++result.steps;
   auto scaled = [&](Op op, Value by) { return by < 0 ? by : b.binary(op, by, constant); };
   if (node.op == Op::mul) {
     const bool norm = is_factor_of_norm(graph, constant) && !result.normalised && result.offset < 0;
-    if (!norm && !number && (!fixed || result.offset >= 0)) return atom;
+    if (!norm && !number && (!weight || result.offset >= 0)) return atom;
     result.normalised |= norm;
     result.scale = result.scale < 0 ? constant : scaled(Op::mul, result.scale);
     result.offset = scaled(Op::mul, result.offset);
@@ -254,6 +249,14 @@ std::optional<Rows> rows_above(const Graph& graph, Value v) {
 
 }  // namespace
 
+bool invariant(const Graph& graph, Value v, size_t rank, const Ints& dims) {
+  const Shape& shape = graph.shape(v);
+  return std::none_of(dims.begin(), dims.end(), [&](int64_t dim) {
+    const size_t d = static_cast<size_t>(dim), missing = rank - shape.size();
+    return d >= missing && !shape[d - missing].is(1);
+  });
+}
+
 int uses(const Graph& graph, Value v) {
   int count = 0;
   for (const Node& node : graph.nodes)
@@ -275,7 +278,7 @@ bool depends_on_reduction(const Graph& graph, Value v) {
 // multiplies to a norm and adds to it, two constants are left, computed once for the row.
 Value norm_is_affine(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
   const bool applies = node.op == Op::add || node.op == Op::mul || node.op == Op::div;
-  if (!applies || !is_floating_point(node)) return -1;
+  if (!applies || !is_wide_float(node)) return -1;
   Graph& graph = b.graph();
   for (size_t i : {size_t{0}, size_t{1}})  // what others need is there anyway
     if (graph.shape(operands[i]) == node.type.shape && uses(before, node.operands[i]) > 1) return -1;
@@ -296,7 +299,7 @@ Value norm_is_affine(Builder& b, const Node& node, const Operands& operands, con
 // x k + y k = (x + y) k, where k is the reciprocal of a row's deviation: the gradient of a norm. Fewer products, and
 // its terms cancel before they are rounded to the size of k.
 Value common_factor_leaves_terms(Builder& b, const Node& node, const Operands& operands, const Graph&) {
-  if ((node.op != Op::add && node.op != Op::sub) || !is_floating_point(node)) return -1;
+  if ((node.op != Op::add && node.op != Op::sub) || !is_wide_float(node)) return -1;
   Graph& graph = b.graph();
   const Shape full = node.type.shape;
   auto rows_of_factor = [&](Value v) -> std::optional<Rows> {

@@ -5,6 +5,8 @@
 
 namespace fusewright {
 
+// v does not vary along any of `dims` of a shape with `rank` dimensions.
+bool invariant(const Graph& graph, Value v, size_t rank, const Ints& dims);
 int uses(const Graph& graph, Value v);
 bool depends_on_reduction(const Graph& graph, Value v);
 

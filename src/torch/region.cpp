@@ -299,7 +299,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    gradients = as_in_memory(gradients);
+    if (std::any_of(gradients.begin(), gradients.end(), is_negated)) gradients = as_in_memory(gradients);
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
     const Program& program = call.executable->program();

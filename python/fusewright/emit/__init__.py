@@ -96,6 +96,7 @@ def emit(
     """Write the model down.
 
     backend: cuda or cpu, what the file's kernels are for; no GPU is needed here.
+    arch: what the extension is built for, like "80" or "90a"; none: the GPUs of the machine that builds it.
     device: where the file is measured against the model; None: nowhere.
     """
     source = UserSource.read(file.path)
