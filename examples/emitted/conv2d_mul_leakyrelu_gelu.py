@@ -255,6 +255,7 @@ FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& 
   if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last(const Args a) {
+  fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
   row.live = true;
@@ -357,6 +358,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) {
+  fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
@@ -473,6 +475,7 @@ FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& 
   if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
   row.live = true;
@@ -575,6 +578,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_channels_last_2(const Args a) {
+  fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
@@ -721,6 +725,7 @@ FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& 
   if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_conv2d_mul_leaky_relu_gelu(const Args a) {
+  fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
   row.live = true;
@@ -843,6 +848,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_conv2d_mul_leaky_relu_gelu(const Args a) {
+  fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
@@ -1066,13 +1072,14 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_conv2d_mul_leaky_relu_gelu(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -1106,18 +1113,17 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1127,27 +1133,29 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -1164,7 +1172,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -1176,8 +1184,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -1277,6 +1284,7 @@ FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& 
   if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous(const Args a) {
+  fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
   row.live = true;
@@ -1379,6 +1387,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
+  fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
@@ -1495,6 +1504,7 @@ FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& 
   if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
   row.live = true;
@@ -1597,6 +1607,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_contiguous_2(const Args a) {
+  fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
@@ -1934,6 +1945,11 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
+#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#define FW_KEEPS 1
+#else
+#define FW_KEEPS 0
+#endif
 
 namespace fw {
 
@@ -2059,8 +2075,6 @@ FW_FN To convert(From v) {
     return static_cast<To>(v);
   }
 }
-
-FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
 
 template <class T>
 struct ieee;
@@ -2397,12 +2411,19 @@ FW_FN void let_next_launch_begin() {
 #endif
 }
 
-// Until the launch before this one has ended and all that it wrote can be read. First in every kernel that may be
-// launched to overlap, before it reads what that one writes, and before it writes anything.
+// Until the launch before this one has ended, and with it all before, and what they wrote can be read. First in every
+// kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
+// was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
 #if FW_SM90 && !defined(FW_EMULATOR)
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// How a kernel begins: only the start of a launch overlaps with the one before.
+FW_FN void follow_last_launch() {
+  let_next_launch_begin();
+  wait_for_last_launch();
 }
 
 template <class T>
@@ -2452,6 +2473,38 @@ struct word<16> {
   using type = uint4;
 };
 
+// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
+// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
+// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
+// Volatile, so that no load comes before wait_for_last_launch.
+#if FW_KEEPS
+constexpr u64 kept_policy = 0x14f0000000000000;
+FW_FN uint4 load_kept(const uint4* from) {
+  uint4 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN uint2 load_kept(const uint2* from) {
+  uint2 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(w.x), "=r"(w.y)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN u32 load_kept(const u32* from) {
+  u32 w;
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  return w;
+}
+#endif
+
+template <class W>
+FW_FN W load_kept(const W* from) {
+  return __ldg(from);
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
 template <int N, Access access = Access::read_only, class T>
 FW_FN void load_vector(const T* from, T (&to)[N]) {
@@ -2462,7 +2515,7 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     if constexpr (access == Access::read_only) {
-      w = __ldg(words + i);
+      w = load_kept(words + i);
     } else {
       w = words[i];
     }
@@ -2551,7 +2604,7 @@ union Number {
   }
 };
 
-// What the launcher hands to a kernel. The same layout is packed in runtime/cuda_launch.cpp.
+// What the launcher hands to a kernel. The same layout is packed in launch/cuda_arguments.h.
 //
 // A *row* is one result of the reduction (row kernels), a block of neighbouring ones (column kernels) or a line of a
 // pointwise kernel; its *elements* are counted in vectors where they lie along the line. Rows come as anchors x walked:
@@ -2568,10 +2621,10 @@ struct KernelArgs {
   void* partial[STAGES];  // split rows: the sums of each split,
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
-  i64 elements;             // of a row
-  i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
-  i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
+  i64 elements;      // of a row
+  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 line;          // vectors along the innermost loop
+  i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -3029,14 +3082,13 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, piece, line, tiles, side_parts, total_parts, side_blocks,
-                      anchors_together);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -3182,7 +3234,9 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements > usual * 256) choice.items = most;
   const bool sides = !code_.cuda.position_side.empty();
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
-  if ((c.elements < usual || (c.elements <= 32 && !sides)) && c.variant.vector == widest_) choice.items = 1;
+  if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
+  // The sums of more teams are added up in the block, before they cost memory.
+  if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
@@ -3286,18 +3340,24 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.ahead = ceil_div(h.ahead, widest) * widest;
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
+  const bool sides = !code_.cuda.position_side.empty();
+  // A thread's one vector of the next row finds room in its registers, beside sums on the side that keep blocks few and
+  // teams busy. Rows of a single vector are worked on faster than they would arrive.
+  if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  if (!code_.cuda.position_side.empty()) h.slot = std::max<int64_t>(h.slot, variant.vector * 8);  // fw::add_stretches
+  const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
+  h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
   const bool row = code_.nest.kind == Loops::Kind::row;
   h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
-  int64_t largest = 16;
+  const std::vector<bool>& sides = code_.cuda.position_side;
+  int64_t largest = std::max<int64_t>(16, 8 * std::count(sides.begin(), sides.end(), false));
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
@@ -3310,25 +3370,26 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
-// The rows of each anchor, shared out to as many teams as can work at a time.
+// The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
+// over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = c.processors * std::max(resident_blocks(c, ""), 1);
-  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, c.teams_in_block() / c.anchors_together);
+  c.side_parts = ceil_div(c.parts, parts_in_block);
   c.blocks = anchors / c.anchors_together * c.side_parts;
 }
 
-// Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
-// enough to be worth a block.
+// The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
+// each has enough to do to be worth it, eight vectors for a thread.
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
   const int64_t most = c.elements / (8 * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
-  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
-  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -3539,7 +3600,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -3591,10 +3652,10 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     outputs = std::max(outputs, results);
     terms = std::max(terms, parts * c.anchors / results);
   }
-  const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
+  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
+  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);
@@ -3765,6 +3826,18 @@ class CudaKernel : CudaRules {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), code_.name);
   }
 
+#if CUDART_VERSION >= 11080
+  // Text for an architecture before sm_90, which a newer device can run too, has no instruction to wait with.
+  bool waits(const void* kernel) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = waits_.find(kernel);
+    if (known != waits_.end()) return known->second;
+    cudaFuncAttributes attributes = {};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), code_.name);
+    return waits_[kernel] = attributes.ptxVersion >= 90;
+  }
+#endif
+
   void launch(const Launches::Launch& l, std::vector<char> bytes, const KernelCall& call) const {
     if (l.blocks >= int64_t{1} << 31)
       throw std::runtime_error(l.entry + ": tensors of these sizes are more than a launch can have");
@@ -3779,7 +3852,8 @@ class CudaKernel : CudaRules {
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
     if (l.overlap && cudaLaunchKernelExC != nullptr &&
-        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
+        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version()) &&
+        waits(kernel)) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -3802,6 +3876,7 @@ class CudaKernel : CudaRules {
   Recent<Prepared> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
+  mutable std::map<const void*, bool> waits_;
 };
 
 }  // namespace fusewright

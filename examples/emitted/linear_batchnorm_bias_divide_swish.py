@@ -374,6 +374,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -400,6 +401,15 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
@@ -510,7 +520,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.a1[i];
-    row.v3[i] = fw::div(row.v1[i], fw::divisor_of(number0));
+    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
@@ -558,7 +568,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v6[i] = sums.a6[i];
-    row.v15[i] = fw::div(row.v6[i], fw::divisor_of(number0));
+    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -607,25 +617,27 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -635,7 +647,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -648,20 +660,35 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
   }
-  load_row(a, row, row.live && team.thread == 0);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row, row.live && team.thread == 0);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next, next.live && team.thread == 0);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -669,7 +696,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
     later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -682,6 +709,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next, team.thread == 0);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -691,8 +733,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -703,8 +749,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -715,8 +765,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -908,13 +962,13 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.m6.sum(i);
-    row.v3[i] = fw::div(row.v1[i], fw::divisor_of(number0));
+    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
     row.v6[i] = sums.m6.squares[i];
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
     if (store) static_cast<float*>(a.pointers[3])[row.o3 + i * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v14[i]);
-    row.v15[i] = fw::div(row.v6[i], fw::divisor_of(number0));
+    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -964,13 +1018,14 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -1015,18 +1070,17 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1036,27 +1090,29 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   sums.m6.finish();
   fw::reduce(team, sums);
@@ -1074,18 +1130,17 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = begin + end - 1 - place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = end - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1103,27 +1158,29 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums1 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase2(const Args a) {
@@ -1138,7 +1195,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row, first);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -1153,8 +1210,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -1277,6 +1333,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -1303,6 +1360,15 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
@@ -1414,7 +1480,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.a1[i];
     if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
-    row.v3[i] = fw::div(row.v1[i], fw::divisor_of(number0));
+    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
@@ -1463,7 +1529,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   for (int i = 0; i < V; ++i) {
     row.v6[i] = sums.a6[i];
     if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
-    row.v15[i] = fw::div(row.v6[i], fw::divisor_of(number0));
+    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -1512,25 +1578,27 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -1540,7 +1608,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -1553,20 +1621,35 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
   }
-  load_row(a, row, row.live && team.thread == 0);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row, row.live && team.thread == 0);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next, next.live && team.thread == 0);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -1574,7 +1657,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
     later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -1587,6 +1670,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next, team.thread == 0);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -1596,8 +1694,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -1608,8 +1710,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -1620,8 +1726,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -1818,14 +1928,14 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.m6.sum(i);
     if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
-    row.v3[i] = fw::div(row.v1[i], fw::divisor_of(number0));
+    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
     row.v6[i] = sums.m6.squares[i];
     if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
     if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v14[i]);
-    row.v15[i] = fw::div(row.v6[i], fw::divisor_of(number0));
+    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -1875,13 +1985,14 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -1926,18 +2037,17 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1947,27 +2057,29 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   sums.m6.finish();
   fw::reduce(team, sums);
@@ -1985,18 +2097,17 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = begin + end - 1 - place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = end - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2014,27 +2125,29 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums1 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
@@ -2049,7 +2162,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row, first);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -2064,8 +2177,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -2178,6 +2290,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -2202,6 +2315,16 @@ FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
@@ -2258,8 +2381,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v4[i] = fw::div(row.v2[i], fw::divisor_of(number0));
-    row.v7[i] = fw::div(row.v6[i], fw::divisor_of(number0));
+    row.v4[i] = fw::div(row.v2[i], fw::count_of(number0));
+    row.v7[i] = fw::div(row.v6[i], fw::count_of(number0));
     row.v9[i] = fw::add(row.v7[i], number1);
     row.v10[i] = fw::rsqrt(row.v9[i]);
     row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
@@ -2318,8 +2441,8 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v31[i] = sums.a31[i];
     row.v32[i] = fw::mul(row.v30[i], row.v10[i]);
     row.v33[i] = fw::mul(row.v32[i], row.v10[i]);
-    row.v34[i] = fw::div(row.v33[i], fw::divisor_of(number0));
-    row.v37[i] = fw::div(row.v31[i], fw::divisor_of(number0));
+    row.v34[i] = fw::div(row.v33[i], fw::count_of(number0));
+    row.v37[i] = fw::div(row.v31[i], fw::count_of(number0));
     row.v40[i] = fw::div(row.v30[i], fw::divisor_of(number2));
     row.v41[i] = fw::mul(row.v40[i], row.v10[i]);
     row.v42[i] = row.v41[i];
@@ -2360,25 +2483,27 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 4 + 56;
+constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -2388,7 +2513,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -2401,20 +2526,35 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
   }
-  load_row(a, row);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -2422,7 +2562,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
     later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -2435,6 +2575,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -2444,8 +2599,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -2456,8 +2615,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     row_2(a, row, first, sums1);
@@ -2610,8 +2773,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v4[i] = fw::div(row.v2[i], fw::divisor_of(number0));
-    row.v7[i] = fw::div(row.v6[i], fw::divisor_of(number0));
+    row.v4[i] = fw::div(row.v2[i], fw::count_of(number0));
+    row.v7[i] = fw::div(row.v6[i], fw::count_of(number0));
     row.v9[i] = fw::add(row.v7[i], number1);
     row.v10[i] = fw::rsqrt(row.v9[i]);
     row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
@@ -2669,8 +2832,8 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v31[i] = sums.a31[i];
     row.v32[i] = fw::mul(row.v30[i], row.v10[i]);
     row.v33[i] = fw::mul(row.v32[i], row.v10[i]);
-    row.v34[i] = fw::div(row.v33[i], fw::divisor_of(number0));
-    row.v37[i] = fw::div(row.v31[i], fw::divisor_of(number0));
+    row.v34[i] = fw::div(row.v33[i], fw::count_of(number0));
+    row.v37[i] = fw::div(row.v31[i], fw::count_of(number0));
     row.v40[i] = fw::div(row.v30[i], fw::divisor_of(number2));
     row.v41[i] = fw::mul(row.v40[i], row.v10[i]);
     row.v42[i] = row.v41[i];
@@ -2722,13 +2885,14 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -2772,18 +2936,17 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2793,27 +2956,29 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -2830,18 +2995,17 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = begin + end - 1 - place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = end - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2859,27 +3023,29 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums1 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase2(const Args a) {
@@ -2894,7 +3060,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -2909,8 +3075,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -2968,6 +3133,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
@@ -2986,6 +3152,15 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -3028,24 +3203,26 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -3055,7 +3232,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
@@ -3065,17 +3242,32 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     }
     fw::copy_async_commit();
   }
-  load_row(a, row);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -3083,7 +3275,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     place_row(a, anchor, later_index, later);
 #pragma unroll
@@ -3093,6 +3285,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -3102,8 +3309,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -3197,15 +3408,16 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
     const bool first = row.live && team.thread == 0;
@@ -3234,18 +3446,17 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -3255,27 +3466,29 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -3290,7 +3503,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -3302,8 +3515,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -3431,6 +3643,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 
 }  // namespace
 __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
@@ -3550,6 +3763,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -3570,6 +3784,16 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
@@ -3696,25 +3920,27 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 4 + 56;
+constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -3724,7 +3950,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -3737,20 +3963,35 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     }
     fw::copy_async_commit();
   }
-  load_row(a, row);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -3758,7 +3999,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
     later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -3771,6 +4012,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -3780,8 +4036,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -3993,13 +4253,14 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
@@ -4033,18 +4294,17 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -4054,27 +4314,29 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -4091,7 +4353,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -4103,8 +4365,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -4162,6 +4423,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
@@ -4180,6 +4442,15 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -4222,24 +4493,26 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -4249,7 +4522,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
@@ -4259,17 +4532,32 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     }
     fw::copy_async_commit();
   }
-  load_row(a, row);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -4277,7 +4565,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     place_row(a, anchor, later_index, later);
 #pragma unroll
@@ -4287,6 +4575,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -4296,8 +4599,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -4391,15 +4698,16 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
     const bool first = row.live && team.thread == 0;
@@ -4428,18 +4736,17 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -4449,27 +4756,29 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -4484,7 +4793,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -4496,8 +4805,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -4820,6 +5128,11 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
+#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#define FW_KEEPS 1
+#else
+#define FW_KEEPS 0
+#endif
 
 namespace fw {
 
@@ -4945,8 +5258,6 @@ FW_FN To convert(From v) {
     return static_cast<To>(v);
   }
 }
-
-FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
 
 template <class T>
 struct ieee;
@@ -5144,6 +5455,12 @@ FW_FN T div(T a, Divisor<T> b) {
   return a / b.value;
 }
 
+// One that counts something.
+template <class T>
+FW_FN Divisor<T> count_of(T n) {
+  return {n};
+}
+
 template <>
 struct Divisor<float> {
   float value, scale, reciprocal;
@@ -5156,6 +5473,13 @@ FW_FN Divisor<float> divisor_of(float b) {
   const float y = rcp_approx(b * scale);
   const float e = mad(-(b * scale), y, 1.0f);
   return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+}
+
+// From 1 to 2^60: nothing has to be scaled. By 0, of what has no elements, as div.
+FW_FN Divisor<float> count_of(float n) {
+  const float y = rcp_approx(n);
+  const float e = mad(-n, y, 1.0f);
+  return {n, 1.0f, abs(e) < 1 ? mad(y, e, y) : y};
 }
 
 // As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
@@ -5302,12 +5626,19 @@ FW_FN void let_next_launch_begin() {
 #endif
 }
 
-// Until the launch before this one has ended and all that it wrote can be read. First in every kernel that may be
-// launched to overlap, before it reads what that one writes, and before it writes anything.
+// Until the launch before this one has ended, and with it all before, and what they wrote can be read. First in every
+// kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
+// was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
 #if FW_SM90 && !defined(FW_EMULATOR)
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// How a kernel begins: only the start of a launch overlaps with the one before.
+FW_FN void follow_last_launch() {
+  let_next_launch_begin();
+  wait_for_last_launch();
 }
 
 template <class T>
@@ -5360,6 +5691,38 @@ struct word<16> {
   using type = uint4;
 };
 
+// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
+// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
+// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
+// Volatile, so that no load comes before wait_for_last_launch.
+#if FW_KEEPS
+constexpr u64 kept_policy = 0x14f0000000000000;
+FW_FN uint4 load_kept(const uint4* from) {
+  uint4 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN uint2 load_kept(const uint2* from) {
+  uint2 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(w.x), "=r"(w.y)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN u32 load_kept(const u32* from) {
+  u32 w;
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  return w;
+}
+#endif
+
+template <class W>
+FW_FN W load_kept(const W* from) {
+  return __ldg(from);
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
 template <int N, Access access = Access::read_only, class T>
 FW_FN void load_vector(const T* from, T (&to)[N]) {
@@ -5370,7 +5733,7 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     if constexpr (access == Access::read_only) {
-      w = __ldg(words + i);
+      w = load_kept(words + i);
     } else {
       w = words[i];
     }
@@ -5435,8 +5798,17 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes) {
   for (u32 i = 0; i < bytes; ++i) to[i] = i < valid ? from[i] : 0;
 #else
   if constexpr (bytes == 16) {
+#if FW_KEEPS
+    // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
+    // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
+        "l"(global), "r"(valid), "l"(kept_policy)
+        : "memory");
+#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
                  : "memory");
+#endif
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(bytes),
                  "r"(valid)
@@ -5497,7 +5869,7 @@ union Number {
   }
 };
 
-// What the launcher hands to a kernel. The same layout is packed in runtime/cuda_launch.cpp.
+// What the launcher hands to a kernel. The same layout is packed in launch/cuda_arguments.h.
 //
 // A *row* is one result of the reduction (row kernels), a block of neighbouring ones (column kernels) or a line of a
 // pointwise kernel; its *elements* are counted in vectors where they lie along the line. Rows come as anchors x walked:
@@ -5514,10 +5886,10 @@ struct KernelArgs {
   void* partial[STAGES];  // split rows: the sums of each split,
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
-  i64 elements;             // of a row
-  i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
-  i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
+  i64 elements;      // of a row
+  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 line;          // vectors along the innermost loop
+  i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -5969,14 +6341,13 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, piece, line, tiles, side_parts, total_parts, side_blocks,
-                      anchors_together);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -6122,7 +6493,9 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements > usual * 256) choice.items = most;
   const bool sides = !code_.cuda.position_side.empty();
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
-  if ((c.elements < usual || (c.elements <= 32 && !sides)) && c.variant.vector == widest_) choice.items = 1;
+  if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
+  // The sums of more teams are added up in the block, before they cost memory.
+  if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
@@ -6226,18 +6599,24 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.ahead = ceil_div(h.ahead, widest) * widest;
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
+  const bool sides = !code_.cuda.position_side.empty();
+  // A thread's one vector of the next row finds room in its registers, beside sums on the side that keep blocks few and
+  // teams busy. Rows of a single vector are worked on faster than they would arrive.
+  if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  if (!code_.cuda.position_side.empty()) h.slot = std::max<int64_t>(h.slot, variant.vector * 8);  // fw::add_stretches
+  const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
+  h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
   const bool row = code_.nest.kind == Loops::Kind::row;
   h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
-  int64_t largest = 16;
+  const std::vector<bool>& sides = code_.cuda.position_side;
+  int64_t largest = std::max<int64_t>(16, 8 * std::count(sides.begin(), sides.end(), false));
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
@@ -6250,25 +6629,26 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
-// The rows of each anchor, shared out to as many teams as can work at a time.
+// The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
+// over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = c.processors * std::max(resident_blocks(c, ""), 1);
-  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, c.teams_in_block() / c.anchors_together);
+  c.side_parts = ceil_div(c.parts, parts_in_block);
   c.blocks = anchors / c.anchors_together * c.side_parts;
 }
 
-// Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
-// enough to be worth a block.
+// The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
+// each has enough to do to be worth it, eight vectors for a thread.
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
   const int64_t most = c.elements / (8 * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
-  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
-  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -6479,7 +6859,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -6531,10 +6911,10 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     outputs = std::max(outputs, results);
     terms = std::max(terms, parts * c.anchors / results);
   }
-  const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
+  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
+  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);
@@ -6705,6 +7085,18 @@ class CudaKernel : CudaRules {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), code_.name);
   }
 
+#if CUDART_VERSION >= 11080
+  // Text for an architecture before sm_90, which a newer device can run too, has no instruction to wait with.
+  bool waits(const void* kernel) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = waits_.find(kernel);
+    if (known != waits_.end()) return known->second;
+    cudaFuncAttributes attributes = {};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), code_.name);
+    return waits_[kernel] = attributes.ptxVersion >= 90;
+  }
+#endif
+
   void launch(const Launches::Launch& l, std::vector<char> bytes, const KernelCall& call) const {
     if (l.blocks >= int64_t{1} << 31)
       throw std::runtime_error(l.entry + ": tensors of these sizes are more than a launch can have");
@@ -6719,7 +7111,8 @@ class CudaKernel : CudaRules {
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
     if (l.overlap && cudaLaunchKernelExC != nullptr &&
-        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
+        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version()) &&
+        waits(kernel)) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -6742,6 +7135,7 @@ class CudaKernel : CudaRules {
   Recent<Prepared> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
+  mutable std::map<const void*, bool> waits_;
 };
 
 }  // namespace fusewright

@@ -216,6 +216,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
@@ -252,6 +253,19 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -313,7 +327,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v3 = sums.a3;
-  row.v5 = fw::div(row.v3, fw::divisor_of(number0));
+  row.v5 = fw::over_row(row.v3, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -350,7 +364,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v8 = sums.a8;
-  row.v9 = fw::div(row.v8, fw::divisor_of(number0));
+  row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
@@ -390,24 +404,26 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -417,7 +433,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
@@ -427,17 +443,32 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
   }
-  load_row(a, row);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -445,7 +476,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     place_row(a, anchor, later_index, later);
 #pragma unroll
@@ -455,6 +486,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -464,8 +510,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -476,8 +526,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -488,8 +542,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -637,7 +695,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v3 = sums.a3;
-  row.v5 = fw::div(row.v3, fw::divisor_of(number0));
+  row.v5 = fw::over_row(row.v3, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -674,7 +732,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v8 = sums.a8;
-  row.v9 = fw::div(row.v8, fw::divisor_of(number0));
+  row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
@@ -715,15 +773,16 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
     const bool first = row.live && team.thread == 0;
@@ -773,18 +832,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -794,27 +852,29 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -829,18 +889,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = begin + end - 1 - place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = end - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -858,27 +917,29 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums1 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -893,18 +954,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_2(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -929,27 +989,29 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums2 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_2(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_2(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase3(const Args a) {
@@ -962,7 +1024,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -984,8 +1046,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_3(a, row, first && true, sums2);
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -998,8 +1059,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge1(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -1094,6 +1154,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
@@ -1130,6 +1191,19 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -1192,7 +1266,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v3 = sums.a3;
   if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
-  row.v5 = fw::div(row.v3, fw::divisor_of(number0));
+  row.v5 = fw::over_row(row.v3, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -1230,7 +1304,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v8 = sums.a8;
   if (store) static_cast<float*>(a.pointers[3])[row.o3] = fw::convert<float>(row.v8);
-  row.v9 = fw::div(row.v8, fw::divisor_of(number0));
+  row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
@@ -1270,24 +1344,26 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 56;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -1297,7 +1373,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
@@ -1307,17 +1383,32 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
   }
-  load_row(a, row);
   int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -1325,7 +1416,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     place_row(a, anchor, later_index, later);
 #pragma unroll
@@ -1335,6 +1426,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -1344,8 +1450,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -1356,8 +1466,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -1368,8 +1482,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -1522,7 +1640,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v3 = sums.a3;
   if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
-  row.v5 = fw::div(row.v3, fw::divisor_of(number0));
+  row.v5 = fw::over_row(row.v3, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -1560,7 +1678,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   row.v8 = sums.a8;
   if (store) static_cast<float*>(a.pointers[3])[row.o3] = fw::convert<float>(row.v8);
-  row.v9 = fw::div(row.v8, fw::divisor_of(number0));
+  row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
@@ -1601,15 +1719,16 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
     const bool first = row.live && team.thread == 0;
@@ -1659,18 +1778,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1680,27 +1798,29 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -1715,18 +1835,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = begin + end - 1 - place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = end - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1744,27 +1863,29 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums1 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -1779,18 +1900,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_2(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1815,27 +1935,29 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums2 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_2(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         stage_2(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase3(const Args a) {
@@ -1848,7 +1970,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -1870,8 +1992,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_3(a, row, first && true, sums2);
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -1884,8 +2005,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge1(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -2070,6 +2190,7 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
+#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
@@ -2103,6 +2224,20 @@ FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* sl
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
+}
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
+  (void)a, (void)row, (void)at;
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
+}
+#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
   row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3));
@@ -2132,8 +2267,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v6 = fw::div(row.v4, fw::divisor_of(number0));
-  row.v9 = fw::div(row.v8, fw::divisor_of(number0));
+  row.v6 = fw::over_row(row.v4, number0);
+  row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
@@ -2209,8 +2344,8 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   row.v40 = sums.a40;
   row.v41 = fw::mul(row.v39, row.v12);
   row.v42 = fw::mul(row.v41, row.v12);
-  row.v43 = fw::div(row.v42, fw::divisor_of(number0));
-  row.v46 = fw::div(row.v40, fw::divisor_of(number0));
+  row.v43 = fw::over_row(row.v42, number0);
+  row.v46 = fw::over_row(row.v40, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2242,25 +2377,26 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 24 / 4 + V * 0 / 4 + 56;
+constexpr int registers = ITEMS * V * 24 / 4 + V * 0 / 4 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
-  fw::let_next_launch_begin();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < a.parts && row_index < a.walked;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+#if FW_DEPTH > 0
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
+  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
+  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -2270,7 +2406,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
     index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < a.parts && first_index < a.walked;
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
@@ -2280,6 +2416,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
   }
+  int depth = 0;
+#else
+  Values ahead[ITEMS];
+  Fixed fixed[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+  }
+#endif
   load_row(a, row);
   Total total;
   total.clear();
@@ -2289,16 +2440,16 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     const index e = static_cast<index>(team.thread) + (item << team.bits);
     side[item].clear();
   }
-  int depth = 0;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < a.parts && next_index < a.walked;
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
-    Values x[ITEMS];
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -2306,7 +2457,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < a.parts && later_index < a.walked;
+    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
     if (!later.live) later_index = 0;
     place_row(a, anchor, later_index, later);
 #pragma unroll
@@ -2316,6 +2467,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
+#else
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      x[item] = ahead[item];
+    }
+    if (next.live) {
+      load_row(a, next);
+#pragma unroll
+      for (int item = 0; item < ITEMS; ++item) {
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+      }
+    }
+#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -2325,8 +2491,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0, side[item], total);
     }
     fw::reduce(team, sums0);
@@ -2337,8 +2507,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
+#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+#else
+      const Fixed& f = fixed[item];
+#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1, side[item], total);
     }
     row_2(a, row, first, sums1);
@@ -2346,13 +2520,24 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
   const fw::u32 stretch = 1u << (team.bits + a.anchor_bits);
   if (stretch < fw::block_threads()) {
+#if FW_DEPTH > 0
     fw::copy_async_wait<0>();
+#endif
+    char* const memory = fw::shared_memory() + a.ahead;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      fw::add_stretches(side[item].s49, stretch, fw::shared_memory() + a.ahead);
-      fw::add_stretches(side[item].s51, stretch, fw::shared_memory() + a.ahead);
-      fw::add_stretches(side[item].s52, stretch, fw::shared_memory() + a.ahead);
-      fw::add_stretches(side[item].s54, stretch, fw::shared_memory() + a.ahead);
+      fw::barrier();  // whoever still reads what was there
+      fw::leave_for_stretch(side[item].s49, memory, 0);
+      fw::leave_for_stretch(side[item].s51, memory, 1);
+      fw::leave_for_stretch(side[item].s52, memory, 2);
+      fw::leave_for_stretch(side[item].s54, memory, 3);
+      fw::barrier();
+      if (fw::thread_index() < stretch) {
+        fw::add_stretches(side[item].s49, stretch, memory, 0);
+        fw::add_stretches(side[item].s51, stretch, memory, 1);
+        fw::add_stretches(side[item].s52, stretch, memory, 2);
+        fw::add_stretches(side[item].s54, stretch, memory, 3);
+      }
     }
   }
 #pragma unroll
@@ -2552,8 +2737,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v6 = fw::div(row.v4, fw::divisor_of(number0));
-  row.v9 = fw::div(row.v8, fw::divisor_of(number0));
+  row.v6 = fw::over_row(row.v4, number0);
+  row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
@@ -2628,8 +2813,8 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   row.v40 = sums.a40;
   row.v41 = fw::mul(row.v39, row.v12);
   row.v42 = fw::mul(row.v41, row.v12);
-  row.v43 = fw::div(row.v42, fw::divisor_of(number0));
-  row.v46 = fw::div(row.v40, fw::divisor_of(number0));
+  row.v43 = fw::over_row(row.v42, number0);
+  row.v46 = fw::over_row(row.v40, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2687,7 +2872,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
-  fw::let_next_launch_begin();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -2695,10 +2880,10 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   Total total;
   total.clear();
   Kept kept;
-  for (index turn = 0; turn < a.share; ++turn) {
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
     index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < a.parts && row_index < a.walked;
+    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
     const bool first = row.live && team.thread == 0;
@@ -2743,18 +2928,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = e0 + beyond;
       load_0(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2766,30 +2950,32 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums0 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         load_0(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = e0 + beyond;
         Side side;
         side.clear();
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
         put_side(a, side, k, e, false, 0);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
@@ -2804,18 +2990,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index begin = split * static_cast<index>(a.piece);
-  const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;
-  const index step = static_cast<index>(team.threads());
+  const index end = row.live ? static_cast<index>(a.elements) : 0;
+  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
   constexpr int AHEAD = 4;
-  index e0 = begin + static_cast<index>(team.thread);
+  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index place_in_piece = e0 + n * step;
-    if (place_in_piece < end) {
-      const index e = begin + end - 1 - place_in_piece;
+    const index beyond = (0 + n) * step;
+    if (beyond < end - e0) {
+      const index e = end - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2835,30 +3020,32 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums1 sums;
   sums.clear();
   Kept kept;
-  for (; e0 < end; e0 += AHEAD * step) {
+  while (e0 < end) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + AHEAD * step + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (AHEAD + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index place_in_piece = e0 + n * step;
-      if (place_in_piece < end) {
-        const index e = begin + end - 1 - place_in_piece;
+      const index beyond = (0 + n) * step;
+      if (beyond < end - e0) {
+        const index e = end - 1 - (e0 + beyond);
         Side side;
         side.clear();
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
         put_side(a, side, k, e, false, 1);
       }
     }
+    if (end - e0 <= AHEAD * step) break;
+    e0 += AHEAD * step;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase2(const Args a) {
@@ -2871,7 +3058,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   load_row(a, row);
   row_0(a, row, first && false);
   Sums0 sums0;
@@ -2886,8 +3073,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_merge0(const Args a) {
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
+  fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
@@ -2927,7 +3113,8 @@ FW_FN void side_49(const Args& a, const fw::Team& team, index output) {
   index terms = static_cast<index>(a.side_parts);
   const index part = static_cast<index>(a.anchors * a.elements * V);
   SideSum<float> sum = {0.0f};
-#pragma unroll 4
+  fw::wait_for_last_launch();  // for the parts; where they stand was worked out meanwhile
+#pragma unroll 8
   for (index term = static_cast<index>(team.thread); there && term < terms; term += static_cast<index>(team.threads())) {
     index t = term, offset = from;
     sum.value += static_cast<float*>(a.pointers[9])[offset + t * part];
@@ -2956,7 +3143,8 @@ FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
   index terms = static_cast<index>(a.side_parts);
   const index part = static_cast<index>(a.anchors * a.elements * V);
   SideSum<float> sum = {0.0f};
-#pragma unroll 4
+  fw::wait_for_last_launch();  // for the parts; where they stand was worked out meanwhile
+#pragma unroll 8
   for (index term = static_cast<index>(team.thread); there && term < terms; term += static_cast<index>(team.threads())) {
     index t = term, offset = from;
     sum.value += static_cast<float*>(a.pointers[10])[offset + t * part];
@@ -2985,7 +3173,8 @@ FW_FN void side_52(const Args& a, const fw::Team& team, index output) {
   index terms = static_cast<index>(a.side_parts);
   const index part = static_cast<index>(a.anchors * a.elements * V);
   SideSum<float> sum = {0.0f};
-#pragma unroll 4
+  fw::wait_for_last_launch();  // for the parts; where they stand was worked out meanwhile
+#pragma unroll 8
   for (index term = static_cast<index>(team.thread); there && term < terms; term += static_cast<index>(team.threads())) {
     index t = term, offset = from;
     sum.value += static_cast<float*>(a.pointers[11])[offset + t * part];
@@ -3014,7 +3203,8 @@ FW_FN void side_54(const Args& a, const fw::Team& team, index output) {
   index terms = static_cast<index>(a.side_parts);
   const index part = static_cast<index>(a.anchors * a.elements * V);
   SideSum<float> sum = {0.0f};
-#pragma unroll 4
+  fw::wait_for_last_launch();  // for the parts; where they stand was worked out meanwhile
+#pragma unroll 8
   for (index term = static_cast<index>(team.thread); there && term < terms; term += static_cast<index>(team.threads())) {
     index t = term, offset = from;
     sum.value += static_cast<float*>(a.pointers[12])[offset + t * part];
@@ -3024,7 +3214,7 @@ FW_FN void side_54(const Args& a, const fw::Team& team, index output) {
 }
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_sides(const Args a) {
-  fw::wait_for_last_launch();
+  fw::let_next_launch_begin();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
   const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);
@@ -3328,6 +3518,11 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
+#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#define FW_KEEPS 1
+#else
+#define FW_KEEPS 0
+#endif
 
 namespace fw {
 
@@ -3453,8 +3648,6 @@ FW_FN To convert(From v) {
     return static_cast<To>(v);
   }
 }
-
-FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }
 
 template <class T>
 struct ieee;
@@ -3643,13 +3836,14 @@ struct Divisor {
 };
 
 template <class T>
-FW_FN Divisor<T> divisor_of(T b) {
-  return {b};
-}
-
-template <class T>
 FW_FN T div(T a, Divisor<T> b) {
   return a / b.value;
+}
+
+// One that counts something.
+template <class T>
+FW_FN Divisor<T> count_of(T n) {
+  return {n};
 }
 
 template <>
@@ -3657,13 +3851,11 @@ struct Divisor<float> {
   float value, scale, reciprocal;
 };
 
-// Scaled so that neither the number nor its reciprocal is denormal. Where a numerator leaves the range of float with
-// it, the quotient does too.
-FW_FN Divisor<float> divisor_of(float b) {
-  const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
-  const float y = rcp_approx(b * scale);
-  const float e = mad(-(b * scale), y, 1.0f);
-  return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+// From 1 to 2^60: nothing has to be scaled. By 0, of what has no elements, as div.
+FW_FN Divisor<float> count_of(float n) {
+  const float y = rcp_approx(n);
+  const float e = mad(-n, y, 1.0f);
+  return {n, 1.0f, abs(e) < 1 ? mad(y, e, y) : y};
 }
 
 // As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
@@ -3810,12 +4002,19 @@ FW_FN void let_next_launch_begin() {
 #endif
 }
 
-// Until the launch before this one has ended and all that it wrote can be read. First in every kernel that may be
-// launched to overlap, before it reads what that one writes, and before it writes anything.
+// Until the launch before this one has ended, and with it all before, and what they wrote can be read. First in every
+// kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
+// was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
 #if FW_SM90 && !defined(FW_EMULATOR)
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// How a kernel begins: only the start of a launch overlaps with the one before.
+FW_FN void follow_last_launch() {
+  let_next_launch_begin();
+  wait_for_last_launch();
 }
 
 template <class T>
@@ -3868,6 +4067,38 @@ struct word<16> {
   using type = uint4;
 };
 
+// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
+// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
+// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
+// Volatile, so that no load comes before wait_for_last_launch.
+#if FW_KEEPS
+constexpr u64 kept_policy = 0x14f0000000000000;
+FW_FN uint4 load_kept(const uint4* from) {
+  uint4 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN uint2 load_kept(const uint2* from) {
+  uint2 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(w.x), "=r"(w.y)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN u32 load_kept(const u32* from) {
+  u32 w;
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  return w;
+}
+#endif
+
+template <class W>
+FW_FN W load_kept(const W* from) {
+  return __ldg(from);
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
 template <int N, Access access = Access::read_only, class T>
 FW_FN void load_vector(const T* from, T (&to)[N]) {
@@ -3878,7 +4109,7 @@ FW_FN void load_vector(const T* from, T (&to)[N]) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     if constexpr (access == Access::read_only) {
-      w = __ldg(words + i);
+      w = load_kept(words + i);
     } else {
       w = words[i];
     }
@@ -3943,8 +4174,17 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes) {
   for (u32 i = 0; i < bytes; ++i) to[i] = i < valid ? from[i] : 0;
 #else
   if constexpr (bytes == 16) {
+#if FW_KEEPS
+    // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
+    // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
+        "l"(global), "r"(valid), "l"(kept_policy)
+        : "memory");
+#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
                  : "memory");
+#endif
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(bytes),
                  "r"(valid)
@@ -4005,7 +4245,7 @@ union Number {
   }
 };
 
-// What the launcher hands to a kernel. The same layout is packed in runtime/cuda_launch.cpp.
+// What the launcher hands to a kernel. The same layout is packed in launch/cuda_arguments.h.
 //
 // A *row* is one result of the reduction (row kernels), a block of neighbouring ones (column kernels) or a line of a
 // pointwise kernel; its *elements* are counted in vectors where they lie along the line. Rows come as anchors x walked:
@@ -4022,10 +4262,10 @@ struct KernelArgs {
   void* partial[STAGES];  // split rows: the sums of each split,
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
-  i64 elements;             // of a row
-  i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
-  i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
+  i64 elements;      // of a row
+  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 line;          // vectors along the innermost loop
+  i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -4127,6 +4367,16 @@ FW_FN bool in_row(index e, index elements) {
 }
 #endif
 
+// A sum over a row divided by the number of its elements: a power of two that the text is for makes a product of it.
+template <class T>
+FW_FN T over_row(T sum, T elements) {
+#if FW_ITEMS > 0
+  constexpr i64 known = i64{FW_ROW} * V;
+  if constexpr (known > 0 && (known & (known - 1)) == 0) return sum * (T(1) / T(known));
+#endif
+  return div(sum, count_of(elements));
+}
+
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
 // its block. S has merge(const S&) and exchanged(offset).
@@ -4157,18 +4407,24 @@ FW_FN void reduce(const Team& team, S& sums) {
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
 
-// Adds up what the threads of a block hold that stand at the same place in stretches of `stride` threads; those of the
-// first stretch get the sums. Through shared memory that nothing else uses any more.
+// What the threads of a block hold that stand at the same place in stretches of `stride` threads is added up by those
+// of the first stretch: all leave theirs in shared memory, and behind a barrier these take it. `which`: of several that
+// are there at a time, room for an 8-byte number each.
 template <class T>
-FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory) {
-  T* slots = reinterpret_cast<T*>(memory);
-  barrier();  // whoever still reads the last ones
-  store_vector<V>(slots + thread_index() * V, values);
-  barrier();
-  if (thread_index() >= stride) return;
+FW_FN T* stretch_slot(char* memory, u32 which, u32 thread) {
+  return reinterpret_cast<T*>(memory + (which * block_threads() + thread) * (V * 8));
+}
+
+template <class T>
+FW_FN void leave_for_stretch(const T (&values)[V], char* memory, u32 which) {
+  store_vector<V>(stretch_slot<T>(memory, which, thread_index()), values);
+}
+
+template <class T>
+FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory, u32 which) {
   for (u32 t = thread_index() + stride; t < block_threads(); t += stride) {
     T other[V];
-    load_vector<V, Access::plain>(slots + t * V, other);
+    load_vector<V, Access::plain>(stretch_slot<T>(memory, which, t), other);
 #pragma unroll
     for (int i = 0; i < V; ++i) values[i] += other[i];
   }
@@ -4422,14 +4678,13 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, piece = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, piece, line, tiles, side_parts, total_parts, side_blocks,
-                      anchors_together);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -4575,7 +4830,9 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements > usual * 256) choice.items = most;
   const bool sides = !code_.cuda.position_side.empty();
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
-  if ((c.elements < usual || (c.elements <= 32 && !sides)) && c.variant.vector == widest_) choice.items = 1;
+  if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
+  // The sums of more teams are added up in the block, before they cost memory.
+  if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
@@ -4679,18 +4936,24 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.ahead = ceil_div(h.ahead, widest) * widest;
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
+  const bool sides = !code_.cuda.position_side.empty();
+  // A thread's one vector of the next row finds room in its registers, beside sums on the side that keep blocks few and
+  // teams busy. Rows of a single vector are worked on faster than they would arrive.
+  if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  if (!code_.cuda.position_side.empty()) h.slot = std::max<int64_t>(h.slot, variant.vector * 8);  // fw::add_stretches
+  const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
+  h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
   const bool row = code_.nest.kind == Loops::Kind::row;
   h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
-  int64_t largest = 16;
+  const std::vector<bool>& sides = code_.cuda.position_side;
+  int64_t largest = std::max<int64_t>(16, 8 * std::count(sides.begin(), sides.end(), false));
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
@@ -4703,25 +4966,26 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
-// The rows of each anchor, shared out to as many teams as can work at a time.
+// The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
+// over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = c.processors * std::max(resident_blocks(c, ""), 1);
-  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, c.teams_in_block() / c.anchors_together);
+  c.side_parts = ceil_div(c.parts, parts_in_block);
   c.blocks = anchors / c.anchors_together * c.side_parts;
 }
 
-// Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
-// enough to be worth a block.
+// The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
+// each has enough to do to be worth it, eight vectors for a thread.
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
   const int64_t most = c.elements / (8 * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
-  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
-  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -4932,7 +5196,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -4984,10 +5248,10 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     outputs = std::max(outputs, results);
     terms = std::max(terms, parts * c.anchors / results);
   }
-  const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
+  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
+  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);
@@ -5158,6 +5422,18 @@ class CudaKernel : CudaRules {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), code_.name);
   }
 
+#if CUDART_VERSION >= 11080
+  // Text for an architecture before sm_90, which a newer device can run too, has no instruction to wait with.
+  bool waits(const void* kernel) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = waits_.find(kernel);
+    if (known != waits_.end()) return known->second;
+    cudaFuncAttributes attributes = {};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), code_.name);
+    return waits_[kernel] = attributes.ptxVersion >= 90;
+  }
+#endif
+
   void launch(const Launches::Launch& l, std::vector<char> bytes, const KernelCall& call) const {
     if (l.blocks >= int64_t{1} << 31)
       throw std::runtime_error(l.entry + ": tensors of these sizes are more than a launch can have");
@@ -5172,7 +5448,8 @@ class CudaKernel : CudaRules {
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
     if (l.overlap && cudaLaunchKernelExC != nullptr &&
-        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
+        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version()) &&
+        waits(kernel)) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -5195,6 +5472,7 @@ class CudaKernel : CudaRules {
   Recent<Prepared> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
+  mutable std::map<const void*, bool> waits_;
 };
 
 }  // namespace fusewright
@@ -5324,10 +5602,10 @@ _TABLE = [
   k.cuda.fixed = {2, 5, 6, 7};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 2, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
-            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=8, DEPTH=2, AHEAD=32, FIXED=64, SLOT=256, THREADS=256)),
-        ("{4, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
-            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=32, FIXED=64, SLOT=256, THREADS=256)),
+        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=0, AHEAD=0, FIXED=0, SLOT=128, THREADS=256)),
+        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=32, FIXED=64, SLOT=192, THREADS=256)),
         ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],

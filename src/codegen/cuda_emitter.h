@@ -40,6 +40,7 @@ class CudaEmitter : Emitter {
 
   std::string use(int s) const override;
   bool is_divisor(int s) const;  // a value of the row that its elements are divided by
+  bool counts_row(int s) const;
   std::string computed(int s) const;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;

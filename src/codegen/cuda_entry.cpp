@@ -12,6 +12,7 @@ using std::to_string;
 // Coordinates are worked out once for the line that it begins in, and where a thread has gone beyond that.
 void CudaEmitter::write_pointwise_entry() {
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "(const Args a)");
+  line("fw::follow_last_launch();");
   line("const index threads = static_cast<index>(fw::block_threads());");
   line("const fw::Quotient begin =");
   line("    fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);");
@@ -59,7 +60,7 @@ void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
   std::string r = row + "_index";
   line("Row ", row, ";");
   line("index ", r, " = part + (", turn, ") * static_cast<index>(a.parts);");
-  line(row, ".live = part < a.parts && ", r, " < a.walked;");
+  line(row, ".live = part < static_cast<index>(a.parts) && ", r, " < static_cast<index>(a.walked);");
   line("if (!", row, ".live) ", r, " = 0;");
   if (is_column()) {
     line("const fw::Quotient ", row, "_tile = fw::divided(", r, ", a.tiles, a.tiles_divider);");
@@ -78,11 +79,23 @@ void CudaEmitter::write_team_end(bool held) {
   if (held && !sides(true).empty()) {
     line("const fw::u32 stretch = 1u << (team.bits + a.anchor_bits);");
     open("if (stretch < fw::block_threads())");
+    out_ += "#if FW_DEPTH > 0\n";
     line("fw::copy_async_wait<0>();");
+    out_ += "#endif\n";
+    line("char* const memory = fw::shared_memory() + a.ahead;");
+    auto for_each_side = [&](const char* what, const char* more) {
+      unsigned which = 0;
+      for (int s : sides(true))
+        line("fw::", what, "(side[item].s", to_string(s), more, ", memory, ", to_string(which++), ");");
+    };
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
-    for (int s : sides(true))
-      line("fw::add_stretches(side[item].s", to_string(s), ", stretch, fw::shared_memory() + a.ahead);");
+    line("fw::barrier();  // whoever still reads what was there");
+    for_each_side("leave_for_stretch", "");
+    line("fw::barrier();");
+    open("if (fw::thread_index() < stretch)");
+    for_each_side("add_stretches", ", stretch");
+    close();
     close();
     close();
     out_ += "#pragma unroll\n";
@@ -94,7 +107,9 @@ void CudaEmitter::write_team_end(bool held) {
   }
   if (sides(false).empty()) return;
   line("fw::reduce(team, total);");
-  line("if (part < a.parts && team.thread == 0) put_total(a, total, part * static_cast<index>(a.anchors) + anchor);");
+  line(
+      "if (part < static_cast<index>(a.parts) && team.thread == 0) put_total(a, total, part * "
+      "static_cast<index>(a.anchors) + anchor);");
 }
 
 // Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
@@ -103,17 +118,13 @@ void CudaEmitter::write_held_entry() {
   std::string side = has_sides() ? ", side[item], total" : "";
   // As many blocks on a processor as their registers allow: one reduces while another computes.
   line("constexpr int registers = ITEMS * V * ", to_string(held_bytes()), " / 4 + V * ", to_string(row_bytes()),
-       " / 4 + 56;");
+       " / 4 + 44;");
   line("constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);");
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
-  if (has_sides()) line("fw::let_next_launch_begin();");
+  line("fw::follow_last_launch();");
   line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));");
   line("const index elements = fw::held_elements(a.elements);");
-  line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
-  line("char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);");
-  line("char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;");
-  line("(void)fixed;");
   write_team_part();
   auto over_items = [&](const std::string& what) {
     out_ += "#pragma unroll\n";
@@ -129,11 +140,23 @@ void CudaEmitter::write_held_entry() {
     line("fw::copy_async_commit();");
   };
   write_place("row", "0");
+  out_ += "#if FW_DEPTH > 0\n";
+  line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
+  line("char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);");
+  line("char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;");
+  line("(void)fixed;");
   over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);");
   out_ += "#pragma unroll\n";
   open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
   ask("first", "depth", "depth");
   close();
+  line("int depth = 0;");
+  out_ += "#else\n";
+  line("Values ahead[ITEMS];");
+  line("Fixed fixed[ITEMS];");
+  over_items("if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);");
+  over_items("if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);");
+  out_ += "#endif\n";
   write_load_row("row", "row.live && team.thread == 0");
   if (has_sides()) {
     line("Total total;");
@@ -141,18 +164,25 @@ void CudaEmitter::write_held_entry() {
     line("Side side[ITEMS];");
     over_items("side[item].clear();");
   }
-  line("int depth = 0;");
   // As many turns for every team, so that lanes of one warp stay together.
-  open("for (index turn = 0; turn < a.share; ++turn)");
+  open("for (index turn = 0; turn < static_cast<index>(a.share); ++turn)");
   write_place("next", "turn + 1");
+  line("Values x[ITEMS];");
+  out_ += "#if FW_DEPTH > 0\n";
   write_load_row("next", "next.live && team.thread == 0");
   line("fw::copy_async_wait<FW_DEPTH - 1>();");
-  line("Values x[ITEMS];");
   over_items(
       "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, "
       "x[item]);");
   ask("later", "turn + FW_DEPTH", "depth");
   line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
+  out_ += "#else\n";
+  over_items("x[item] = ahead[item];");
+  open("if (next.live)");
+  write_load_row("next", "team.thread == 0");
+  over_items("if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);");
+  close();
+  out_ += "#endif\n";
   line("const bool first = row.live && team.thread == 0;");
   line("row_0(a, row, first);");
   line("Kept kept[ITEMS];");
@@ -164,8 +194,12 @@ void CudaEmitter::write_held_entry() {
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
     line("const bool inside = row.live && fw::in_row(e, elements);");
+    out_ += "#if FW_DEPTH > 0\n";
     line("Fixed f;");
     line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);");
+    out_ += "#else\n";
+    line("const Fixed& f = fixed[item];");
+    out_ += "#endif\n";
     line("stage_", id, "(a, row, place(a, e), x[item], f, kept[item], inside, sums", id, side, ");");
     close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
@@ -181,7 +215,7 @@ void CudaEmitter::write_held_entry() {
 void CudaEmitter::write_walking_entry() {
   std::string side = has_sides() ? ", once, total" : "";
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
-  if (has_sides()) line("fw::let_next_launch_begin();");
+  line("fw::follow_last_launch();");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   write_team_part();
   if (has_sides()) {
@@ -189,7 +223,7 @@ void CudaEmitter::write_walking_entry() {
     line("total.clear();");
   }
   line("Kept kept;");
-  open("for (index turn = 0; turn < a.share; ++turn)");
+  open("for (index turn = 0; turn < static_cast<index>(a.share); ++turn)");
   write_place("row", "turn");
   line("const bool first = row.live && team.thread == 0;");
   write_load_row("row", "first");
@@ -239,8 +273,7 @@ void CudaEmitter::write_merge_entry(int p) {
   if (reduces_in(p).empty()) return;
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_merge", id, "(const Args a)");
-  line("fw::let_next_launch_begin();");
-  line("fw::wait_for_last_launch();");
+  line("fw::follow_last_launch();");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   line("const index first = static_cast<index>(fw::block_index() << a.lane_bits);");
   line(
@@ -294,33 +327,33 @@ void CudaEmitter::write_phase_entry(int p) {
   }
   line("const bool first = row.live && team.thread == 0 && split == 0;");
   if (last) {
-    line("fw::wait_for_last_launch();");
+    line("fw::follow_last_launch();");
     write_load_row("row", "first");
     write_row_values_until(p);
     close();
     return;
   }
-  line("const index begin = split * static_cast<index>(a.piece);");
-  line("const index end = row.live ? static_cast<index>(fw::min_of(a.elements, begin + a.piece)) : begin;");
-  line("const index step = static_cast<index>(team.threads());");
+  // The blocks of a row move along it side by side: what is read and written at a time lies close together.
+  line("const index end = row.live ? static_cast<index>(a.elements) : 0;");
+  line("const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());");
   // Several vectors are on their way while others are worked on, the first of them while the values of the row are
   // worked out.
   line("constexpr int AHEAD = 4;");
   auto over_ahead = [&](const char* from, const std::vector<std::string>& what) {
     out_ += "#pragma unroll\n";
     open("for (int n = 0; n < AHEAD; ++n)");
-    line("const index place_in_piece = ", from, " + n * step;");
-    open("if (place_in_piece < end)");
-    line("const index e = ", p % 2 == 0 ? "" : "begin + end - 1 - ", "place_in_piece;");
+    line("const index beyond = (", from, " + n) * step;");
+    open("if (beyond < end - e0)");
+    line("const index e = ", p % 2 == 0 ? "e0 + beyond;" : "end - 1 - (e0 + beyond);");
     for (const std::string& text : what) line(text);
     close();
     close();
   };
-  line("index e0 = begin + static_cast<index>(team.thread);");
+  line("index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);");
   line("Values next[AHEAD];");
   line("Fixed next_fixed[AHEAD];");
   const std::string load = "load_" + id + "(a, row, place(a, e), next[n], next_fixed[n]);";
-  over_ahead("e0", {load});
+  over_ahead("0", {load});
   line("fw::let_next_launch_begin();");
   if (p > 0) line("fw::wait_for_last_launch();");
   write_load_row("row", "first");
@@ -332,18 +365,20 @@ void CudaEmitter::write_phase_entry(int p) {
   line("Sums", id, " sums;");
   line("sums.clear();");
   line("Kept kept;");
-  open("for (; e0 < end; e0 += AHEAD * step)");
+  open("while (e0 < end)");
   line("Values x[AHEAD];");
   line("Fixed f[AHEAD];");
   out_ += "#pragma unroll\n";
   line("for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];");
-  over_ahead("e0 + AHEAD * step", {load});
+  over_ahead("AHEAD", {load});
   if (has_sides())
-    over_ahead("e0", {"Side side;", "side.clear();",
-                      "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
-                      sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ");"});
+    over_ahead("0", {"Side side;", "side.clear();",
+                     "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
+                     sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ");"});
   else
-    over_ahead("e0", {"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
+    over_ahead("0", {"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
+  line("if (end - e0 <= AHEAD * step) break;");
+  line("e0 += AHEAD * step;");
   close();
   for (int m : moments_in(p)) line("sums.m", to_string(m), ".finish();");
   if (!reduces_in(p).empty()) {
@@ -400,7 +435,8 @@ void CudaEmitter::write_sides_entry() {
     line("const index part = static_cast<index>(", position ? "a.anchors * a.elements * V" : "a.anchors", ");");
     for (int a : rest) line("terms *= static_cast<index>(a.sizes[", to_string(a), "]);");
     line("SideSum<", reg(s), "> sum = {", literal(0, dtype(s)), "};");
-    out_ += "#pragma unroll 4\n";
+    line("fw::wait_for_last_launch();  // for the parts; where they stand was worked out meanwhile");
+    out_ += "#pragma unroll 8\n";
     open(
         "for (index term = static_cast<index>(team.thread); there && term < terms; term += "
         "static_cast<index>(team.threads()))");
@@ -424,7 +460,7 @@ void CudaEmitter::write_sides_entry() {
   }
   line("}  // namespace");
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "_sides(const Args a)");
-  line("fw::wait_for_last_launch();");
+  line("fw::let_next_launch_begin();");
   line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results");
   line("const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());");
   line("const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);");

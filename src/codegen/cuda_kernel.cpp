@@ -237,14 +237,23 @@ bool CudaEmitter::is_divisor(int s) const {
   return false;
 }
 
+// Whether it is the number of elements in a row.
+bool CudaEmitter::counts_row(int s) const {
+  if (nest().kind != LoopNest::Kind::row || node(s).op != Op::extent) return false;
+  Size elements = axis(nest().inner).size;
+  for (int a : nest().reduced) elements = elements * axis(a).size;
+  return node(s).sizes("size")[0] == elements;
+}
+
 // Quotients of one divisor share its reciprocal: that of a row is kept with it, that of a number the compiler finds to
 // be the same everywhere.
 std::string CudaEmitter::computed(int s) const {
   if (node(s).op != Op::div) return compute(s);
   const int by = step(s).operands[1];
+  if (counts_row(by)) return "fw::over_row(" + use(step(s).operands[0]) + ", " + use(by) + ")";
   std::string divisor = "row.d" + to_string(by) + (row_array(by) ? "[i]" : "");
   if (step(by).role == Role::scalar)
-    divisor = "fw::divisor_of(" + use(by) + ")";
+    divisor = std::string(node(by).op == Op::extent ? "fw::count_of(" : "fw::divisor_of(") + use(by) + ")";
   else if (row_level(s) || !is_divisor(by))
     return compute(s);
   return "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")";

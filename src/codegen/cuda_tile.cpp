@@ -64,6 +64,7 @@ void CudaEmitter::write_tiled_entry() {
   // A thread holds 16 elements of each operand at a time.
   const char* blocks = loads.size() <= 2 ? "4" : loads.size() == 3 ? "3" : "2";
   open("extern \"C\" __global__ void __launch_bounds__(256, ", blocks, ") ", code_.name, "(const Args a)");
+  line("fw::follow_last_launch();");
   line("const fw::Tile tile = fw::make_tile(a);");
   line("Row row;");
   line("row.live = true;");

@@ -25,6 +25,11 @@
 #else
 #define FW_SM90 0
 #endif
+#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#define FW_KEEPS 1
+#else
+#define FW_KEEPS 0
+#endif
 
 namespace fw {
 
@@ -61,12 +66,19 @@ FW_FN void let_next_launch_begin() {
 #endif
 }
 
-// Until the launch before this one has ended and all that it wrote can be read. First in every kernel that may be
-// launched to overlap, before it reads what that one writes, and before it writes anything.
+// Until the launch before this one has ended, and with it all before, and what they wrote can be read. First in every
+// kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
+// was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
 #if FW_SM90 && !defined(FW_EMULATOR)
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
+}
+
+// How a kernel begins: only the start of a launch overlaps with the one before.
+FW_FN void follow_last_launch() {
+  let_next_launch_begin();
+  wait_for_last_launch();
 }
 
 // ---------------------------------------------------------------- exchange within a warp
@@ -135,6 +147,37 @@ struct word<16> {
   using type = uint4;
 };
 
+// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
+// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
+// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
+// Volatile, so that no load comes before wait_for_last_launch.
+#if FW_KEEPS
+constexpr u64 kept_policy = 0x14f0000000000000;
+FW_FN uint4 load_kept(const uint4* from) {
+  uint4 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN uint2 load_kept(const uint2* from) {
+  uint2 w;
+  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+               : "=r"(w.x), "=r"(w.y)
+               : "l"(from), "l"(kept_policy));
+  return w;
+}
+FW_FN u32 load_kept(const u32* from) {
+  u32 w;
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  return w;
+}
+#endif
+template <class W>
+FW_FN W load_kept(const W* from) {
+  return __ldg(from);
+}
+
 // Storage for N elements that may be read and written by 16 bytes.
 template <class T, int N>
 struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
@@ -156,7 +199,7 @@ FW_FN void load_vector(const T* from, T (&to)[N] FW_AND_CALLER) {
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
     W w;
     if constexpr (access == Access::read_only) {
-      w = __ldg(words + i);
+      w = load_kept(words + i);
     } else {
       w = words[i];
     }
@@ -228,8 +271,17 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes FW_AND
   for (u32 i = 0; i < bytes; ++i) to[i] = i < valid ? from[i] : 0;
 #else
   if constexpr (bytes == 16) {
+#if FW_KEEPS
+    // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
+    // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
+    asm volatile(
+        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
+        "l"(global), "r"(valid), "l"(kept_policy)
+        : "memory");
+#else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
                  : "memory");
+#endif
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(bytes),
                  "r"(valid)

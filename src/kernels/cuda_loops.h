@@ -4,8 +4,9 @@
 // A source fixes its variant in front of everything: FW_VECTOR elements that a thread reads at once, FW_ITEMS such
 // vectors that it holds in registers (0: it walks over them), FW_WIDE for offsets that need 64 bits. Of rows in
 // registers also: FW_ROW vectors in each (0: as the launch says), FW_DEPTH rows that a thread asks for before it works
-// on the first, FW_THREADS in a block at most, and what a thread has in shared memory: FW_SLOT bytes, with FW_AHEAD and
-// FW_FIXED of them for each vector of a row on its way and of operands that all rows share.
+// on the first (0: the next one comes straight into registers), FW_THREADS in a block at most, and what a thread has in
+// shared memory: FW_SLOT bytes, with FW_AHEAD and FW_FIXED of them for each vector of a row on its way and of operands
+// that all rows share.
 #ifndef FW_KERNELS_CUDA_LOOPS_H
 #define FW_KERNELS_CUDA_LOOPS_H
 
@@ -39,7 +40,7 @@ union Number {
   }
 };
 
-// What the launcher hands to a kernel. The same layout is packed in runtime/cuda_launch.cpp.
+// What the launcher hands to a kernel. The same layout is packed in launch/cuda_arguments.h.
 //
 // A *row* is one result of the reduction (row kernels), a block of neighbouring ones (column kernels) or a line of a
 // pointwise kernel; its *elements* are counted in vectors where they lie along the line. Rows come as anchors x walked:
@@ -56,10 +57,10 @@ struct KernelArgs {
   void* partial[STAGES];  // split rows: the sums of each split,
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
-  i64 elements;             // of a row
-  i64 rows, splits, piece;  // split rows: how many, into how many pieces, and how many elements in each
-  i64 line;                 // vectors along the innermost loop
-  i64 tiles;                // column: blocks of columns; tiled: tiles along a line
+  i64 elements;      // of a row
+  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 line;          // vectors along the innermost loop
+  i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
@@ -201,6 +202,16 @@ FW_FN bool in_row(index e, index elements) {
 }
 #endif
 
+// A sum over a row divided by the number of its elements: a power of two that the text is for makes a product of it.
+template <class T>
+FW_FN T over_row(T sum, T elements) {
+#if FW_ITEMS > 0
+  constexpr i64 known = i64{FW_ROW} * V;
+  if constexpr (known > 0 && (known & (known - 1)) == 0) return sum * (T(1) / T(known));
+#endif
+  return div(sum, count_of(elements));
+}
+
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
 // its block. S has merge(const S&) and exchanged(offset).
@@ -230,18 +241,22 @@ FW_FN void reduce(const Team& team, S& sums) {
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
 
-// Adds up what the threads of a block hold that stand at the same place in stretches of `stride` threads; those of the
-// first stretch get the sums. Through shared memory that nothing else uses any more.
+// What the threads of a block hold that stand at the same place in stretches of `stride` threads is added up by those
+// of the first stretch: all leave theirs in shared memory, and behind a barrier these take it. `which`: of several that
+// are there at a time, room for an 8-byte number each.
 template <class T>
-FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory) {
-  T* slots = reinterpret_cast<T*>(memory);
-  barrier();  // whoever still reads the last ones
-  store_vector<V>(slots + thread_index() * V, values);
-  barrier();
-  if (thread_index() >= stride) return;
+FW_FN T* stretch_slot(char* memory, u32 which, u32 thread) {
+  return reinterpret_cast<T*>(memory + (which * block_threads() + thread) * (V * 8));
+}
+template <class T>
+FW_FN void leave_for_stretch(const T (&values)[V], char* memory, u32 which) {
+  store_vector<V>(stretch_slot<T>(memory, which, thread_index()), values);
+}
+template <class T>
+FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory, u32 which) {
   for (u32 t = thread_index() + stride; t < block_threads(); t += stride) {
     T other[V];
-    load_vector<V, Access::plain>(slots + t * V, other);
+    load_vector<V, Access::plain>(stretch_slot<T>(memory, which, t), other);
 #pragma unroll
     for (int i = 0; i < V; ++i) values[i] += other[i];
   }

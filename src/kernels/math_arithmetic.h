@@ -313,6 +313,11 @@ template <class T>
 FW_FN T div(T a, Divisor<T> b) {
   return a / b.value;
 }
+// One that counts something.
+template <class T>
+FW_FN Divisor<T> count_of(T n) {
+  return {n};
+}
 #if FW_CUDA
 template <>
 struct Divisor<float> {
@@ -325,6 +330,12 @@ FW_FN Divisor<float> divisor_of(float b) {
   const float y = rcp_approx(b * scale);
   const float e = mad(-(b * scale), y, 1.0f);
   return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+}
+// From 1 to 2^60: nothing has to be scaled. By 0, of what has no elements, as div.
+FW_FN Divisor<float> count_of(float n) {
+  const float y = rcp_approx(n);
+  const float e = mad(-n, y, 1.0f);
+  return {n, 1.0f, abs(e) < 1 ? mad(y, e, y) : y};
 }
 // As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
 FW_FN float div(float a, Divisor<float> b) {

@@ -157,7 +157,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.piece, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -209,10 +209,10 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     outputs = std::max(outputs, results);
     terms = std::max(terms, parts * c.anchors / results);
   }
-  const int64_t team = std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
+  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : 32, power_of_two_from(outputs));
+  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;
   c.side_blocks = ceil_div(outputs, c.lanes);

@@ -44,7 +44,9 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements > usual * 256) choice.items = most;
   const bool sides = !code_.cuda.position_side.empty();
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
-  if ((c.elements < usual || (c.elements <= 32 && !sides)) && c.variant.vector == widest_) choice.items = 1;
+  if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
+  // The sums of more teams are added up in the block, before they cost memory.
+  if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
@@ -148,18 +150,24 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.ahead = ceil_div(h.ahead, widest) * widest;
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
+  const bool sides = !code_.cuda.position_side.empty();
+  // A thread's one vector of the next row finds room in its registers, beside sums on the side that keep blocks few and
+  // teams busy. Rows of a single vector are worked on faster than they would arrive.
+  if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  if (!code_.cuda.position_side.empty()) h.slot = std::max<int64_t>(h.slot, variant.vector * 8);  // fw::add_stretches
+  const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
+  h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
   const bool row = code_.nest.kind == Loops::Kind::row;
   h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums.
+// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
-  int64_t largest = 16;
+  const std::vector<bool>& sides = code_.cuda.position_side;
+  int64_t largest = std::max<int64_t>(16, 8 * std::count(sides.begin(), sides.end(), false));
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
@@ -172,25 +180,26 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
-// The rows of each anchor, shared out to as many teams as can work at a time.
+// The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
+// over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = c.processors * std::max(resident_blocks(c, ""), 1);
-  const int64_t wanted = scaled(ceil_div(blocks * c.teams_in_block(), std::max<int64_t>(anchors, 1)), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, c.teams_in_block() / c.anchors_together);
+  c.side_parts = ceil_div(c.parts, parts_in_block);
   c.blocks = anchors / c.anchors_together * c.side_parts;
 }
 
-// Pieces of a long row: as many as the device works on at a time, so that there is no last wave of a few blocks; large
-// enough to be worth a block.
+// The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
+// each has enough to do to be worth it, eight vectors for a thread.
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
   const int64_t most = c.elements / (8 * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
-  c.piece = ceil_div(std::max<int64_t>(c.elements, 1), c.splits);
-  c.splits = ceil_div(std::max<int64_t>(c.elements, 1), c.piece);
   c.rows = rows;
   c.blocks = rows * c.splits;
 }

@@ -63,7 +63,7 @@ void CudaLauncher::expect_rows(const Graph& graph, const KernelCode& code) {
     Variant of_length = variant;
     of_length.row = elements / variant.vector;
     const int64_t team = power_of_two_from(ceil_div(of_length.row, variant.items));
-    // The rule takes one item where more would be empty for the most part.
+    // Most of the items would be empty.
     const bool empty = variant.vector == widest_ && variant.items > 1 && of_length.row * 2 <= variant.items;
     if (team <= held(of_length).most_threads && !empty) rest.push_back(of_length);
   }
@@ -291,7 +291,7 @@ CudaLauncher::Call CudaLauncher::bind(int device, const std::vector<const Tensor
 }
 
 void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-                       const std::vector<double>& scalars, TuningProgress* progress) const {
+                       const std::vector<double>& scalars, TuningProgress* progress, bool follows) const {
   if (host.deterministic()) progress = nullptr;
   std::vector<int64_t> key;
   key.reserve(2 + symbols_ + operands.size() * (1 + max_rank));
@@ -302,9 +302,9 @@ void CudaLauncher::run(Host& host, const std::vector<const Tensor*>& operands, c
   const std::vector<double> numbers = geometry_.numbers(symbols, scalars);
   const bool forced = candidate_hook.load(std::memory_order_relaxed) != nullptr;
   if (!forced)
-    if (const auto known = recent_.find(key)) return launch(host, *known, operands, numbers);
+    if (const auto known = recent_.find(key)) return launch(host, *known, operands, numbers, follows);
   auto prepared = std::make_shared<Prepared>(prepare(host, operands, symbols, numbers, progress));
-  launch(host, *prepared, operands, numbers);
+  launch(host, *prepared, operands, numbers, follows);
   // While a graph is recorded no tiles are compiled: another call may choose better.
   if (forced || !prepared->lasting || cuda::is_capturing(host.stream())) return;
   prepared->key = std::move(key);
@@ -328,7 +328,7 @@ CudaLauncher::Prepared CudaLauncher::prepare(Host& host, const std::vector<const
 }
 
 void CudaLauncher::launch(Host& host, const Prepared& prepared, const std::vector<const Tensor*>& operands,
-                          const std::vector<double>& numbers) const {
+                          const std::vector<double>& numbers, bool follows) const {
   if (prepared.launches.empty()) return;
   std::vector<Tensor> memory(prepared.buffers.size());
   for (size_t b = 0; b < memory.size(); ++b) {
@@ -340,12 +340,15 @@ void CudaLauncher::launch(Host& host, const Prepared& prepared, const std::vecto
   }
   std::vector<void*> addresses;
   for (const Tensor& buffer : memory) addresses.push_back(buffer.data);
+  // A later pass over split rows reads ahead of its own wait: what it reads has to be there for all of the device when
+  // the first one begins, not only for those that waited.
+  follows = follows && prepared.launches[0].entry == code_.name;
   for (size_t i = 0; i < prepared.launches.size(); ++i) {
     const Launches::Launch& l = prepared.launches[i];
     std::vector<char> arguments = filled(l.arguments, operands, numbers, prepared.buffers, addresses);
     cuda::launch(prepared.kernels[i], l.entry, host.device(),
-                 {static_cast<uint32_t>(l.blocks), l.threads, l.shared_bytes, l.overlap}, arguments.data(),
-                 host.stream());
+                 {static_cast<uint32_t>(l.blocks), l.threads, l.shared_bytes, i == 0 ? follows : l.overlap},
+                 arguments.data(), host.stream());
   }
 }
 

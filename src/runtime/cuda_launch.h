@@ -51,9 +51,10 @@ class CudaLauncher : CudaRules {
   };
   std::vector<Emitted> emitted() const;
 
-  // Without a `progress` nothing is timed: the rules choose.
+  // Without a `progress` nothing is timed: the rules choose. `follows`: what was put on the stream last is a generated
+  // kernel, whose end may overlap with the start of this one.
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-           const std::vector<double>& scalars, TuningProgress* progress = nullptr) const;
+           const std::vector<double>& scalars, TuningProgress* progress = nullptr, bool follows = false) const;
 
  private:
   struct Prepared;
@@ -94,7 +95,7 @@ class CudaLauncher : CudaRules {
   Prepared prepare(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                    const std::vector<double>& numbers, TuningProgress* progress) const;
   void launch(Host& host, const Prepared& prepared, const std::vector<const Tensor*>& operands,
-              const std::vector<double>& numbers) const;
+              const std::vector<double>& numbers, bool follows = false) const;
 
   std::string text_, walking_text_, tiled_text_;
   CudaCode::WalkingParts walking_parts_;

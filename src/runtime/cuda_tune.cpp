@@ -59,7 +59,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       for (int items : code_.cuda.items)
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
-      for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)
         add({.vector = first.vector, .threads = 512});
       else if (rows < c.processors)

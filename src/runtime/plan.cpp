@@ -246,6 +246,7 @@ struct Plan::Run {
   std::shared_ptr<const Sizes> sizes;
   std::vector<Tensor> values;  // by place
   Tensor block;                // of temporaries, while there are some
+  bool follows = false;        // what was put on the stream last is a generated kernel
 
   Run(const Plan& p, Host& h) : plan(p), host(h), values(p.placed_.size()) {}
 
@@ -260,6 +261,7 @@ struct Plan::Run {
       tensor.dtype = node.type.dtype;
       host.allocate(tensor);
       host.clear(tensor);
+      follows = false;
       require(node.number("value") == 0, "a constant result other than 0 needs a kernel");
       return tensor;
     }
@@ -280,6 +282,7 @@ struct Plan::Run {
       }
     } else if (!try_reshape(from, view)) {
       Tensor packed = copied(host, from, {});
+      follows = false;
       view.data = packed.data;
       view.owner = packed.owner;
       set_strides(view, {});
@@ -414,6 +417,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
       call.rank = result.rank;
       call.sizes = result.sizes;
       run.values[run.place(step.call)] = host.call(call, operands);
+      run.follows = false;
     } else {
       const KernelCode& code = kernels_[step.kernel];
       for (const auto& operand : code.operands)
@@ -427,9 +431,10 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
         if (cuda_launchers_.empty())
           launchers_[step.kernel].run(host, operands, symbols, scalars);
         else
-          cuda_launchers_[step.kernel].run(host, operands, symbols, scalars, tune_ ? &progress : nullptr);
+          cuda_launchers_[step.kernel].run(host, operands, symbols, scalars, tune_ ? &progress : nullptr, run.follows);
       };
       host.named(code.name, std::ref(work));  // by reference: a std::function of it needs no memory
+      run.follows = true;
     }
     for (Value v : step.release) run.values[run.place(v)] = {};
     if (&step - steps_.data() == run.sizes->block.last) run.block = {};

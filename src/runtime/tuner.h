@@ -83,7 +83,7 @@ class Tuner {
   };
   std::optional<Timing> time(Host& host, const std::string& kernel, size_t count,
                              const std::function<void(size_t)>& launch, TuningProgress& progress,
-                             double clearly = 1.03);
+                             double clearly = 1.02);
 
   uint64_t kernels_timed() const { return timed_; }
 

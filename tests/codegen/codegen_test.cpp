@@ -138,6 +138,59 @@ TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
   EXPECT_EQ(kernels_in(code.walking_text), 1 + kernels_in(code.walking_parts.split_rows));
 }
 
+// Launches overlap: a kernel that read or wrote before the ones in front of it have ended would be wrong, rarely. Only
+// a later pass over split rows loads ahead, what the first one has loaded too.
+TEST(KernelText, EveryCudaKernelWaitsFirst) {
+  const char* const graphs[] = {
+      "graph(%x: f32[n, c, h], %m: f32[c, 1]) { %1 = mul(%x, %m) %2 = silu(%1) return %2 }",
+      "graph(%x: f32[n, c, h]@021, %y: f32[n, c, h]) { %1 = mul(%x, %y) return %1 }",
+      "graph(%x: f32[n, c], %w: f32[c]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.1, has_weight = 1} return %1 }",
+      "graph(%x: f32[n, c], %w: f32[c]) { %1 = batch_norm(%x, %w) {eps = 0.1, has_weight = 1} return %1 }",
+      "graph(%x: f32[n, h]) { %1 = max_pool(%x) {kernel = (2), stride = (2), padding = (0), dilation = (1), ceil_mode "
+      "= 0} return %1 }"};
+  std::map<std::string, int> kinds;
+  for (const char* graph : graphs) {
+    Program program;
+    program.forward = parse(graph);
+    program.wrt.assign(program.forward.inputs.size(), true);
+    program.options.cuda = true;
+    run_pipeline(program);
+    std::string texts;
+    for (const auto& [graph_of, fusion] :
+         {std::pair(&program.forward, &program.forward_fusion), std::pair(&program.backward, &program.backward_fusion)})
+      for (const auto& group : fusion->groups) {
+        const KernelCode code = emit_cuda(*graph_of, group.kernel);
+        texts += code.text + code.cuda.walking_text + code.cuda.tiled_text;
+      }
+    for (size_t at = texts.find("extern \"C\" __global__"); at != std::string::npos;
+         at = texts.find("extern \"C\" __global__", at + 1)) {
+      const std::string signature = texts.substr(at, texts.find("{\n", at) - at);
+      const std::string body = texts.substr(texts.find("{\n", at) + 2, texts.find("\n}\n", at) - at);
+      auto named = [&](const char* part) { return signature.find(part) != std::string::npos; };
+      if (named("_sides(")) {
+        ++kinds["sides"];
+        EXPECT_EQ(body.find("fw::let_next_launch_begin();"), body.find("fw::")) << signature;
+      } else if (named("_phase0(")) {
+        ++kinds["first pass"];  // whose launch never overlaps
+      } else if (named("_phase")) {
+        ++kinds["later pass"];
+        EXPECT_LT(body.find("_last_launch();"), body.find("load_row(")) << signature;
+      } else {
+        ++kinds["other"];
+        EXPECT_EQ(body.find("fw::follow_last_launch();"), body.find("fw::")) << signature;
+      }
+    }
+    // Sums on the side: each function waits before it reads the parts.
+    for (size_t at = texts.find("FW_FN void side_"); at != std::string::npos;
+         at = texts.find("FW_FN void side_", at + 1)) {
+      ++kinds["sum on the side"];
+      EXPECT_LT(texts.find("fw::wait_for_last_launch();", at), texts.find("sum.value +=", at));
+    }
+  }
+  for (const char* kind : {"sides", "first pass", "later pass", "other", "sum on the side"})
+    EXPECT_GT(kinds[kind], 0) << kind;
+}
+
 TEST(Literal, ReadsBackExactly) {
   EXPECT_EQ(literal(1, DType::f32), "1.0f");
   EXPECT_EQ(literal(-0.0, DType::f64), "-0.0");

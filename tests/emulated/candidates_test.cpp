@@ -52,6 +52,13 @@ const Case cases[] = {
     {"row_of_known_odd_length",
      "graph(%x: f16[n, 77]) { %1 = softmax(%x) {dim = 1} return %1 }",
      {{{"n", 3}}, {{"n", 40}}}},
+    {"totals_of_doubles",  // more of them than sums
+     "graph(%x: f64[n, c, h], %w: f64[c, 1], %b: f64[c, 1], %m: f64[c, 1], %q: f64[c, 1], %r: f64[c, 1], %s: f64[c, "
+     "1]) { %1 = layer_norm(%x) {axes = 1, eps = 0.01} %2 = mul(%1, %w) %3 = silu(%2) %4 = add(%3, %b) %5 = "
+     "sigmoid(%4) "
+     "%6 = mul(%5, %m) %7 = silu(%6) %8 = mul(%7, %q) %9 = silu(%8) %10 = mul(%9, %r) %11 = silu(%10) %12 = mul(%11, "
+     "%s) return %12 }",
+     {{{"n", 5}, {"c", 3}, {"h", 512}}}},
     {"groups_of_four",
      "graph(%x: f32[n, 24], %w: f32[24], %m: f32[24]) { %1 = group_norm(%x, %w) {groups = 6, eps = 0.01, has_weight = "
      "1} %2 = mul(%1, %m) %3 = silu(%2) return %3 }",

@@ -53,7 +53,7 @@ enum : CUresult {
 
 constexpr int shared_per_block = 227 << 10;
 
-std::atomic<uint64_t> launches = 0;
+std::atomic<uint64_t> launches = 0, overlapping_launches = 0;
 
 int number_from_environment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
@@ -315,6 +315,7 @@ FWEMU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction 
       config->attributes[0].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
     return explain(invalid_value, "kernel " + function->name + ": no such attribute");
   }
+  ++overlapping_launches;
   return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y,
                         config->block_z, config->shared_bytes, config->stream, parameters, extra);
 }
@@ -328,6 +329,7 @@ FWEMU_EXPORT void* emulator_allocate_aligned(size_t bytes, size_t alignment) {
 FWEMU_EXPORT void emulator_free(void* p) { fwemu::free_device(p); }
 // How many kernels have been started.
 FWEMU_EXPORT uint64_t emulator_launches() { return launches; }
+FWEMU_EXPORT uint64_t emulator_overlapping_launches() { return overlapping_launches; }
 
 // A function of the table that is not here does not link.
 extern "C" {

@@ -195,6 +195,15 @@ TEST(Device, DivisionWithinTwoUlp) {
   for (float a : kSpecial) {
     for (float b : kSpecial) see(a, b), see(-a, b), see(a, -b), see(-a, -b);
   }
+  for (int i = 0; i < 1000000; ++i) {  // by counts
+    random_part();
+    const float a = fw::float_of(static_cast<fw::u32>(state)), n = static_cast<float>((state >> 32) >> (i % 32));
+    for (const Wrong w : {Wrong::up, Wrong::down, Wrong::random}) {
+      wrong = w;
+      const double error = ulp_error(fw::div(a, fw::count_of(n)), static_cast<double>(a) / n);
+      if (error > worst) worst = error, at = a, by = n;
+    }
+  }
   std::printf("  div: %.3f ulp at %a / %a\n", worst, at, by);
   EXPECT_LE(worst, 2.0) << at << " / " << by;
   for (int i = 0; i < 1000000; ++i) {

@@ -135,6 +135,18 @@ class CudaKernel : CudaRules {
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), code_.name);
   }
 
+#if CUDART_VERSION >= 11080
+  // Text for an architecture before sm_90, which a newer device can run too, has no instruction to wait with.
+  bool waits(const void* kernel) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = waits_.find(kernel);
+    if (known != waits_.end()) return known->second;
+    cudaFuncAttributes attributes = {};
+    check_cuda(cudaFuncGetAttributes(&attributes, kernel), code_.name);
+    return waits_[kernel] = attributes.ptxVersion >= 90;
+  }
+#endif
+
   void launch(const Launches::Launch& l, std::vector<char> bytes, const KernelCall& call) const {
     if (l.blocks >= int64_t{1} << 31)
       throw std::runtime_error(l.entry + ": tensors of these sizes are more than a launch can have");
@@ -149,7 +161,8 @@ class CudaKernel : CudaRules {
 #if CUDART_VERSION >= 11080
     // From sm_90 on a kernel may begin while the one before it ends; its text waits for what it needs of that one.
     if (l.overlap && cudaLaunchKernelExC != nullptr &&
-        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version())) {
+        launches_overlap(device_attribute(cudaDevAttrComputeCapabilityMajor, call.device), driver_version()) &&
+        waits(kernel)) {
       cudaLaunchAttribute attribute;
       attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
       attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -172,6 +185,7 @@ class CudaKernel : CudaRules {
   Recent<Prepared> recent_;
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
+  mutable std::map<const void*, bool> waits_;
 };
 
 }  // namespace fusewright

@@ -1,0 +1,92 @@
+// The rules that choose launches, without a device: as if so many blocks found room on each of its processors.
+#include "launch/cuda_shape.h"
+
+#include <gtest/gtest.h>
+
+#include "codegen/kernel_code.h"
+#include "launch/cuda_arguments.h"
+#include "runtime/geometry.h"
+#include "support/graphs.h"
+
+namespace fusewright::testing {
+namespace {
+
+class Rules : CudaRules {
+ public:
+  Rules(const Graph& graph, const KernelCode& code, int resident)
+      : CudaRules(loops_of(graph, code)), geometry_(graph, code, {}), resident_(resident) {
+    for (int items : code.cuda.items) variants_.push_back({widest_, items, false, {}});
+    variants_.push_back({widest_, 0, false, {}});
+    for (const KernelCode::Operand& operand : code.operands) {
+      Tensor& tensor = tensors_.emplace_back();
+      for (const Size& size : graph.shape(operand.value))
+        tensor.sizes[static_cast<size_t>(tensor.rank++)] = *size.constant();
+      set_strides(tensor, {});
+    }
+  }
+  Call planned() const {
+    std::vector<const Tensor*> operands;
+    for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
+    const int64_t no_symbols = 0;
+    Call c;
+    c.processors = 132, c.shared_limit = 227 << 10;
+    bind(c, geometry_.bind(operands, &no_symbols), operands);
+    EXPECT_TRUE(plan(c, rule(c, c.widest)));
+    return c;
+  }
+
+ private:
+  int resident_blocks(const Call&, const char*) const override { return resident_; }
+  bool tiles_are_ready(const Call&, const Variant&) const override { return false; }
+  KernelGeometry geometry_;
+  int resident_;
+  std::vector<Tensor> tensors_;
+};
+
+// One block more than fit at a time, and the kernel takes twice as long.
+TEST(CudaShape, SumsOnTheSideLeaveNoLastWave) {
+  Program program = program_of(
+      "graph(%x: f32[1024, 8192], %w: f32[8192], %b: f32[8192], %m: f32[8192]) { %1 = group_norm(%x, %w, %b) {groups = "
+      "256, eps = 0.01, has_weight = 1, has_bias = 1} %2 = silu(%1) %3 = mul(%2, %m) %4 = silu(%3) return %4 }",
+      {"x", "w", "b", "m"});
+  program.options.cuda = true;
+  run_pipeline(program);
+  int found = 0;
+  for (const auto& group : program.backward_fusion.groups) {
+    const KernelCode code = emit_cuda(program.backward, group.kernel);
+    if (code.cuda.position_side.empty()) continue;
+    ++found;
+    for (int resident = 1; resident <= 16; ++resident) {
+      const auto c = Rules(program.backward, code, resident).planned();
+      EXPECT_LE(c.blocks, std::max<int64_t>(132 * resident, c.tiles)) << resident << " blocks on a processor";
+      EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together) << "teams of a block are idle";
+      EXPECT_GE(c.parts * c.share, c.walked);
+      EXPECT_GE(c.side_parts * c.teams_in_block() / c.anchors_together, c.parts);
+    }
+  }
+  EXPECT_EQ(found, 1);
+}
+
+// More places than blocks that fit: every place has a block, and all teams of it work.
+TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
+  Program program = program_of(
+      "graph(%x: f32[256, 131072], %w: f32[131072]) { %1 = group_norm(%x, %w) {groups = 4096, eps = 0.01, has_weight = "
+      "1} "
+      "%2 = silu(%1) return %2 }",
+      {"x", "w"});
+  program.options.cuda = true;
+  run_pipeline(program);
+  int found = 0;
+  for (const auto& group : program.backward_fusion.groups) {
+    const KernelCode code = emit_cuda(program.backward, group.kernel);
+    if (code.cuda.position_side.empty()) continue;
+    ++found;
+    const auto c = Rules(program.backward, code, 4).planned();
+    EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
+    EXPECT_GT(c.tiles, 4 * 132);
+  }
+  EXPECT_EQ(found, 1);
+}
+
+}  // namespace
+}  // namespace fusewright::testing
