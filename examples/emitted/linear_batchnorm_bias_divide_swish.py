@@ -374,7 +374,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -401,15 +400,6 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
@@ -633,7 +623,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -661,20 +650,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row, row.live && team.thread == 0);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -686,7 +661,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next, next.live && team.thread == 0);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -709,21 +683,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next, team.thread == 0);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -733,12 +692,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -749,12 +704,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -765,12 +716,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -1333,7 +1280,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -1360,15 +1306,6 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
@@ -1594,7 +1531,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -1622,20 +1558,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row, row.live && team.thread == 0);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -1647,7 +1569,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next, next.live && team.thread == 0);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -1670,21 +1591,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next, team.thread == 0);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -1694,12 +1600,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -1710,12 +1612,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -1726,12 +1624,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -2290,7 +2184,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -2315,16 +2208,6 @@ FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
@@ -2499,7 +2382,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -2527,20 +2409,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -2552,7 +2420,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -2575,21 +2442,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -2599,12 +2451,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -2615,12 +2463,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     row_2(a, row, first, sums1);
@@ -3133,7 +2977,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
@@ -3152,15 +2995,6 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -3218,7 +3052,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -3243,20 +3076,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -3265,7 +3084,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -3285,21 +3103,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -3309,12 +3112,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -3763,7 +3562,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
@@ -3784,16 +3582,6 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
@@ -3936,7 +3724,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -3964,20 +3751,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -3989,7 +3762,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -4012,21 +3784,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -4036,12 +3793,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -4423,7 +4176,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
@@ -4442,15 +4194,6 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
   (void)a, (void)row, (void)at, (void)slot, (void)f;
   static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -4508,7 +4251,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -4533,20 +4275,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -4555,7 +4283,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -4575,21 +4302,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -4599,12 +4311,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);

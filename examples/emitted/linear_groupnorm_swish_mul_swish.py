@@ -216,7 +216,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
@@ -253,19 +252,6 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -419,7 +405,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -444,20 +429,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -466,7 +437,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -486,21 +456,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -510,12 +465,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -526,12 +477,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -542,12 +489,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -1154,7 +1097,6 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-#if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
@@ -1191,19 +1133,6 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
   fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
-#else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-}
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
-}
-#endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 }
@@ -1359,7 +1288,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
-#if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -1384,20 +1312,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_commit();
   }
   int depth = 0;
-#else
-  Values ahead[ITEMS];
-  Fixed fixed[ITEMS];
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
-  }
-#endif
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row next;
@@ -1406,7 +1320,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
     Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -1426,21 +1339,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-#else
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      x[item] = ahead[item];
-    }
-    if (next.live) {
-      load_row(a, next);
-#pragma unroll
-      for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
-      }
-    }
-#endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -1450,12 +1348,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
@@ -1466,12 +1360,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
@@ -1482,12 +1372,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
-#if FW_DEPTH > 0
       Fixed f;
       take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-#else
-      const Fixed& f = fixed[item];
-#endif
       stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
@@ -2522,6 +2408,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   if (stretch < fw::block_threads()) {
 #if FW_DEPTH > 0
     fw::copy_async_wait<0>();
+#else
 #endif
     char* const memory = fw::shared_memory() + a.ahead;
 #pragma unroll

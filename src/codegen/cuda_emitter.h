@@ -2,6 +2,7 @@
 // The writer of CUDA kernels, in five files: cuda_kernel.cpp (skeleton, rows), cuda_entry.cpp (the kernels themselves),
 // cuda_tile.cpp (pointwise kernels of mixed layouts), cuda_stage.cpp (what one thread does with one vector of elements)
 // and cuda_window.cpp (pooling).
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,11 @@ class CudaEmitter : Emitter {
 
   void write_pointwise_entry();
   void write_held_entry();
+  void by_way_of_arrival(const std::function<void()>& in_shared_memory, const std::function<void()>& in_registers);
+  void over_items(const std::string& what);  // of a row that a thread holds
+  void write_ask(const std::string& row, const std::string& turn);
+  void write_first_arrivals();
+  void write_arrivals();
   void write_walking_entry();
   void write_team_part();
   void write_place(const std::string& row, const std::string& turn);

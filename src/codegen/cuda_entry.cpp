@@ -79,9 +79,7 @@ void CudaEmitter::write_team_end(bool held) {
   if (held && !sides(true).empty()) {
     line("const fw::u32 stretch = 1u << (team.bits + a.anchor_bits);");
     open("if (stretch < fw::block_threads())");
-    out_ += "#if FW_DEPTH > 0\n";
-    line("fw::copy_async_wait<0>();");
-    out_ += "#endif\n";
+    by_way_of_arrival([&] { line("fw::copy_async_wait<0>();"); }, [] {});
     line("char* const memory = fw::shared_memory() + a.ahead;");
     auto for_each_side = [&](const char* what, const char* more) {
       unsigned which = 0;
@@ -112,6 +110,82 @@ void CudaEmitter::write_team_end(bool held) {
       "static_cast<index>(a.anchors) + anchor);");
 }
 
+// Rows with sums on the side have two ways to arrive, by FW_DEPTH; all others one.
+void CudaEmitter::by_way_of_arrival(const std::function<void()>& in_shared_memory,
+                                    const std::function<void()>& in_registers) {
+  if (!has_sides()) return in_shared_memory();
+  out_ += "#if FW_DEPTH > 0\n";
+  in_shared_memory();
+  out_ += "#else\n";
+  in_registers();
+  out_ += "#endif\n";
+}
+
+void CudaEmitter::over_items(const std::string& what) {
+  out_ += "#pragma unroll\n";
+  open("for (int item = 0; item < ITEMS; ++item)");
+  line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
+  line(what);
+  close();
+}
+
+// Asks for the row of that turn, in the place of that depth.
+void CudaEmitter::write_ask(const std::string& row, const std::string& turn) {
+  write_place(row, turn);
+  over_items("if (" + row + ".live && fw::in_row(e, elements)) ask(a, " + row +
+             ", place(a, e), own + (depth * ITEMS + item) * AHEAD);");
+  line("fw::copy_async_commit();");
+}
+
+// What the first turn needs: `row` itself, and what all rows of the team share.
+void CudaEmitter::write_first_arrivals() {
+  write_place("row", "0");
+  by_way_of_arrival(
+      [&] {
+        line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
+        line("char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);");
+        line("char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;");
+        line("(void)fixed;");
+        over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);");
+        out_ += "#pragma unroll\n";
+        open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
+        write_ask("first", "depth");
+        close();
+        line("int depth = 0;");
+      },
+      [&] {
+        line("Values ahead[ITEMS];");
+        line("Fixed fixed[ITEMS];");
+        over_items("if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);");
+        over_items("if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);");
+      });
+  write_load_row("row", "row.live && team.thread == 0");
+}
+
+// Takes what has arrived for `row` into x, and asks for later rows.
+void CudaEmitter::write_arrivals() {
+  write_place("next", "turn + 1");
+  line("Values x[ITEMS];");
+  by_way_of_arrival(
+      [&] {
+        write_load_row("next", "next.live && team.thread == 0");
+        line("fw::copy_async_wait<FW_DEPTH - 1>();");
+        over_items(
+            "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, "
+            "x[item]);");
+        write_ask("later", "turn + FW_DEPTH");
+        line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
+      },
+      [&] {
+        over_items("x[item] = ahead[item];");
+        // A branch, which the assembler does not move loads out of: down to where registers are free.
+        open("if (next.live)");
+        write_load_row("next", "team.thread == 0");
+        over_items("if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);");
+        close();
+      });
+}
+
 // Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
 // team works on a row the next ones are on their way.
 void CudaEmitter::write_held_entry() {
@@ -126,38 +200,7 @@ void CudaEmitter::write_held_entry() {
   line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));");
   line("const index elements = fw::held_elements(a.elements);");
   write_team_part();
-  auto over_items = [&](const std::string& what) {
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line(what);
-    close();
-  };
-  auto ask = [&](const std::string& row, const std::string& turn, const std::string& depth) {
-    write_place(row, turn);
-    over_items("if (" + row + ".live && fw::in_row(e, elements)) ask(a, " + row + ", place(a, e), own + (" + depth +
-               " * ITEMS + item) * AHEAD);");
-    line("fw::copy_async_commit();");
-  };
-  write_place("row", "0");
-  out_ += "#if FW_DEPTH > 0\n";
-  line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
-  line("char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);");
-  line("char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;");
-  line("(void)fixed;");
-  over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);");
-  out_ += "#pragma unroll\n";
-  open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
-  ask("first", "depth", "depth");
-  close();
-  line("int depth = 0;");
-  out_ += "#else\n";
-  line("Values ahead[ITEMS];");
-  line("Fixed fixed[ITEMS];");
-  over_items("if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);");
-  over_items("if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);");
-  out_ += "#endif\n";
-  write_load_row("row", "row.live && team.thread == 0");
+  write_first_arrivals();
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -166,23 +209,7 @@ void CudaEmitter::write_held_entry() {
   }
   // As many turns for every team, so that lanes of one warp stay together.
   open("for (index turn = 0; turn < static_cast<index>(a.share); ++turn)");
-  write_place("next", "turn + 1");
-  line("Values x[ITEMS];");
-  out_ += "#if FW_DEPTH > 0\n";
-  write_load_row("next", "next.live && team.thread == 0");
-  line("fw::copy_async_wait<FW_DEPTH - 1>();");
-  over_items(
-      "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, "
-      "x[item]);");
-  ask("later", "turn + FW_DEPTH", "depth");
-  line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
-  out_ += "#else\n";
-  over_items("x[item] = ahead[item];");
-  open("if (next.live)");
-  write_load_row("next", "team.thread == 0");
-  over_items("if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);");
-  close();
-  out_ += "#endif\n";
+  write_arrivals();
   line("const bool first = row.live && team.thread == 0;");
   line("row_0(a, row, first);");
   line("Kept kept[ITEMS];");
@@ -194,12 +221,12 @@ void CudaEmitter::write_held_entry() {
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
     line("const bool inside = row.live && fw::in_row(e, elements);");
-    out_ += "#if FW_DEPTH > 0\n";
-    line("Fixed f;");
-    line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);");
-    out_ += "#else\n";
-    line("const Fixed& f = fixed[item];");
-    out_ += "#endif\n";
+    by_way_of_arrival(
+        [&] {
+          line("Fixed f;");
+          line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);");
+        },
+        [&] { line("const Fixed& f = fixed[item];"); });
     line("stage_", id, "(a, row, place(a, e), x[item], f, kept[item], inside, sums", id, side, ");");
     close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");

@@ -108,12 +108,11 @@ void CudaEmitter::write_element_place() {
   if (!has_rows()) {
     write_load("load_moving", all, "x");
   } else if (!walking()) {
-    out_ += "#if FW_DEPTH > 0\n";
-    write_ahead();
-    out_ += "#else\n";
-    write_load("load_moving", all, "x");
-    write_load("load_fixed", all, "f");
-    out_ += "#endif\n";
+    by_way_of_arrival([&] { write_ahead(); },
+                      [&] {
+                        write_load("load_moving", all, "x");
+                        write_load("load_fixed", all, "f");
+                      });
   } else {
     for (int p = 0; p < nest().stages; ++p) write_load("load_" + to_string(p), needed_in(p), "xf");
   }
