@@ -2430,8 +2430,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::thread_index() < stretch && fw::in_row(e, elements))
-      put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1);
+    if (fw::thread_index() < stretch && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1);
   }
 }
 '''

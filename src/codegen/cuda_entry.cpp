@@ -96,12 +96,9 @@ void CudaEmitter::write_team_end(bool held) {
     close();
     close();
     close();
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line("if (fw::thread_index() < stretch && fw::in_row(e, elements))");
-    line("  put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1);");
-    close();
+    over_items(
+        "if (fw::thread_index() < stretch && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "
+        "static_cast<index>(a.anchors) + anchor, e, false, -1);");
   }
   if (sides(false).empty()) return;
   line("fw::reduce(team, total);");

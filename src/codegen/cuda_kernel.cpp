@@ -240,9 +240,7 @@ bool CudaEmitter::is_divisor(int s) const {
 // Whether it is the number of elements in a row.
 bool CudaEmitter::counts_row(int s) const {
   if (nest().kind != LoopNest::Kind::row || node(s).op != Op::extent) return false;
-  Size elements = axis(nest().inner).size;
-  for (int a : nest().reduced) elements = elements * axis(a).size;
-  return node(s).sizes("size")[0] == elements;
+  return node(s).sizes("size")[0] == elements_of_row(kernel_.axes, nest());
 }
 
 // Quotients of one divisor share its reciprocal: that of a row is kept with it, that of a number the compiler finds to

@@ -46,8 +46,7 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
 // ones for all, unless it is known to change: another size compiles nothing.
 void CudaLauncher::expect_rows(const Graph& graph, const KernelCode& code) {
   if (code_.nest.kind != LoopNest::Kind::row) return;
-  Size size = code.axes[static_cast<size_t>(code.nest.inner)].size;
-  for (int a : code.nest.reduced) size = size * code.axes[static_cast<size_t>(a)].size;
+  const Size size = elements_of_row(code.axes, code.nest);
   const bool known = size.constant().has_value();
   const int64_t elements = graph.hint(size);
   std::set<std::string> symbols;

@@ -24,4 +24,10 @@ LoopNest lower(const Graph& graph, const Kernel& kernel, const std::vector<int>&
 
 const Schedule row_schedule = {"row", can_schedule, lower};
 
+Size elements_of_row(const std::vector<Axis>& axes, const LoopNest& nest) {
+  Size size = axes[static_cast<size_t>(nest.inner)].size;
+  for (int a : nest.reduced) size = size * axes[static_cast<size_t>(a)].size;
+  return size;
+}
+
 }  // namespace fusewright

@@ -56,5 +56,6 @@ void assign_stages(const Graph& graph, const Kernel& kernel, LoopNest& nest);
 std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel);
 std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const LoopNest& nest);
 bool varies(const Step& step, int axis);
+Size elements_of_row(const std::vector<Axis>& axes, const LoopNest& nest);  // of a row schedule
 
 }  // namespace fusewright

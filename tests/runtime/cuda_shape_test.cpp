@@ -43,49 +43,44 @@ class Rules : CudaRules {
   std::vector<Tensor> tensors_;
 };
 
+// The one kernel of the gradients that has sums on the side, launched by rule.
+struct WithSides {
+  WithSides(const char* text, const std::vector<std::string>& wrt) : program(program_of(text, wrt)) {
+    program.options.cuda = true;
+    run_pipeline(program);
+    for (const auto& group : program.backward_fusion.groups)
+      if (KernelCode found = emit_cuda(program.backward, group.kernel); !found.cuda.position_side.empty())
+        code.push_back(std::move(found));
+    EXPECT_EQ(code.size(), 1u);
+  }
+  auto planned(int resident) const { return Rules(program.backward, code.at(0), resident).planned(); }
+  Program program;
+  std::vector<KernelCode> code;
+};
+
 // One block more than fit at a time, and the kernel takes twice as long.
 TEST(CudaShape, SumsOnTheSideLeaveNoLastWave) {
-  Program program = program_of(
+  const WithSides kernel(
       "graph(%x: f32[1024, 8192], %w: f32[8192], %b: f32[8192], %m: f32[8192]) { %1 = group_norm(%x, %w, %b) {groups = "
       "256, eps = 0.01, has_weight = 1, has_bias = 1} %2 = silu(%1) %3 = mul(%2, %m) %4 = silu(%3) return %4 }",
       {"x", "w", "b", "m"});
-  program.options.cuda = true;
-  run_pipeline(program);
-  int found = 0;
-  for (const auto& group : program.backward_fusion.groups) {
-    const KernelCode code = emit_cuda(program.backward, group.kernel);
-    if (code.cuda.position_side.empty()) continue;
-    ++found;
-    for (int resident = 1; resident <= 16; ++resident) {
-      const auto c = Rules(program.backward, code, resident).planned();
-      EXPECT_LE(c.blocks, std::max<int64_t>(132 * resident, c.tiles)) << resident << " blocks on a processor";
-      EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together) << "teams of a block are idle";
-      EXPECT_GE(c.parts * c.share, c.walked);
-      EXPECT_GE(c.side_parts * c.teams_in_block() / c.anchors_together, c.parts);
-    }
+  for (int resident = 1; resident <= 16; ++resident) {
+    const auto c = kernel.planned(resident);
+    EXPECT_LE(c.blocks, 132 * resident) << resident << " blocks on a processor";
+    EXPECT_GE(c.parts * c.share, c.walked);
+    EXPECT_GE(c.side_parts * c.teams_in_block() / c.anchors_together, c.parts);
   }
-  EXPECT_EQ(found, 1);
 }
 
 // More places than blocks that fit: every place has a block, and all teams of it work.
 TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
-  Program program = program_of(
+  const WithSides kernel(
       "graph(%x: f32[256, 131072], %w: f32[131072]) { %1 = group_norm(%x, %w) {groups = 4096, eps = 0.01, has_weight = "
-      "1} "
-      "%2 = silu(%1) return %2 }",
+      "1} %2 = silu(%1) return %2 }",
       {"x", "w"});
-  program.options.cuda = true;
-  run_pipeline(program);
-  int found = 0;
-  for (const auto& group : program.backward_fusion.groups) {
-    const KernelCode code = emit_cuda(program.backward, group.kernel);
-    if (code.cuda.position_side.empty()) continue;
-    ++found;
-    const auto c = Rules(program.backward, code, 4).planned();
-    EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
-    EXPECT_GT(c.tiles, 4 * 132);
-  }
-  EXPECT_EQ(found, 1);
+  const auto c = kernel.planned(4);
+  EXPECT_GT(c.tiles, 4 * 132);
+  EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
 }
 
 }  // namespace
