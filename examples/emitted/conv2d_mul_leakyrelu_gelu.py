@@ -228,7 +228,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), x.in0);
+  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -252,7 +252,7 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
   row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
 }
 FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
+  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last(const Args a) {
   fw::follow_last_launch();
@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last(const Args 
   row.live = true;
   place_row(a, tile.anchor, 0, row);
   fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.strides[0][3], a.walked, a.line);
+  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][3], a.walked, a.line);
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
@@ -341,7 +341,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -448,7 +448,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), x.in0);
+  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -472,7 +472,7 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
   row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
 }
 FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
+  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Args a) {
   fw::follow_last_launch();
@@ -481,7 +481,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Arg
   row.live = true;
   place_row(a, tile.anchor, 0, row);
   fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.strides[0][3], a.walked, a.line);
+  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][3], a.walked, a.line);
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
@@ -561,7 +561,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -682,9 +682,9 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), x.in0);
-  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1));
-  x.in3 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2));
+  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), a.reads, x.in0);
+  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1), a.reads);
+  x.in3 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2), a.reads);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -722,7 +722,7 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
   row.o3 += to * static_cast<index>(a.strides[3][fw::ACROSS]);
 }
 FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
+  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_conv2d_mul_leaky_relu_gelu(const Args a) {
   fw::follow_last_launch();
@@ -731,7 +731,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_conv2d_mul_leaky_relu_gel
   row.live = true;
   place_row(a, tile.anchor, 0, row);
   fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.strides[0][3], a.walked, a.line);
+  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][3], a.walked, a.line);
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
@@ -817,9 +817,9 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), x.in0);
-  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1));
-  x.in3 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2));
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][3])), a.reads, x.in0);
+  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1), a.reads);
+  x.in3 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2), a.reads);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -962,15 +962,15 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + at.c2 * static_cast<index>(a.strides[0][2]) + at.c3 * static_cast<index>(a.strides[0][3])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + at.c0 * static_cast<index>(a.strides[3][0]) + at.c2 * static_cast<index>(a.strides[3][2]) + at.c3 * static_cast<index>(a.strides[3][3])), x.in7);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + at.c2 * static_cast<index>(a.strides[0][2]) + at.c3 * static_cast<index>(a.strides[0][3])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + at.c0 * static_cast<index>(a.strides[3][0]) + at.c2 * static_cast<index>(a.strides[3][2]) + at.c3 * static_cast<index>(a.strides[3][3])), a.reads, x.in7);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
-    row.v3[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
+    row.v1[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
+    row.v3[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
   }
 }
 
@@ -1052,8 +1052,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v31 = fw::mul(v30, row.v3[i]);
     const float v33 = fw::mul(v30, v2);
     out31[i] = fw::convert<float>(v31);
-    if (inside) sums.a32[i] += v31;
-    if (inside) sums.a34[i] += v33;
+    if (inside) sums.a32[i] = fw::mad(v30, row.v3[i], sums.a32[i]);
+    if (inside) sums.a34[i] = fw::mad(v30, v2, sums.a34[i]);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[4]) + (row.o4 + at.c0 * static_cast<index>(a.strides[4][0]) + at.c2 * static_cast<index>(a.strides[4][2]) + at.c3 * static_cast<index>(a.strides[4][3])), out31);
 }
@@ -1257,7 +1257,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), x.in0);
+  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -1281,7 +1281,7 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
   row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
 }
 FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
+  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous(const Args a) {
   fw::follow_last_launch();
@@ -1290,7 +1290,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous(const Args a) 
   row.live = true;
   place_row(a, tile.anchor, 0, row);
   fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.strides[0][1], a.walked, a.line);
+  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][1], a.walked, a.line);
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
@@ -1370,7 +1370,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -1477,7 +1477,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), x.in0);
+  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -1501,7 +1501,7 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
   row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
 }
 FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector<V, fw::Access::plain>(fw::tile_memory<float>(tile0) + row.tile, x.in0);
+  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
 __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous_2(const Args a) {
   fw::follow_last_launch();
@@ -1510,7 +1510,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous_2(const Args a
   row.live = true;
   place_row(a, tile.anchor, 0, row);
   fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.strides[0][1], a.walked, a.line);
+  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][1], a.walked, a.line);
   Values x[ITEMS];
   Kept kept;
 #pragma unroll
@@ -1590,7 +1590,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -2440,10 +2440,14 @@ extern __shared__ __align__(128) char shared_block[];
 
 FW_FN char* shared_memory() { return shared_block; }
 
-enum class Access {
-  read_only,  // nothing writes here while the kernel runs; global memory only
-  plain,      // the kernel itself may have written here; shared memory too
+// How something is read.
+struct Plain {};   // the kernel itself may have written it; shared memory too
+
+struct ReadOnly {  // nothing writes it while the kernel runs; global memory only
+  u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
+
+constexpr Plain plain = {};
 
 template <int bytes>
 struct word;
@@ -2473,52 +2477,48 @@ struct word<16> {
   using type = uint4;
 };
 
-// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
-// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
-// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-constexpr u64 kept_policy = 0x14f0000000000000;
-FW_FN uint4 load_kept(const uint4* from) {
+FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
   uint4 w;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN uint2 load_kept(const uint2* from) {
+FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
   uint2 w;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN u32 load_kept(const u32* from) {
+FW_FN u32 load_word(const u32* from, ReadOnly how) {
   u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
   return w;
 }
 #endif
 
 template <class W>
-FW_FN W load_kept(const W* from) {
+FW_FN W load_word(const W* from, ReadOnly) {
   return __ldg(from);
 }
 
+template <class W>
+FW_FN W load_word(const W* from, Plain) {
+  return *from;
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
-template <int N, Access access = Access::read_only, class T>
-FW_FN void load_vector(const T* from, T (&to)[N]) {
+template <int N, class T, class How>
+FW_FN void load_vector(const T* from, How how, T (&to)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   const W* words = reinterpret_cast<const W*>(from);
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
-    W w;
-    if constexpr (access == Access::read_only) {
-      w = load_kept(words + i);
-    } else {
-      w = words[i];
-    }
+    const W w = load_word(words + i, how);
     memcpy(to + i * (bytes / int(sizeof(T))), &w, bytes);
   }
 }
@@ -2537,10 +2537,10 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
 }
 
 // One element.
-template <Access access = Access::read_only, class T>
-FW_FN T load(const T* from) {
+template <class T, class How>
+FW_FN T load(const T* from, How how) {
   T value[1];
-  load_vector<1, access>(from, value);
+  load_vector(from, how, value);
   return value[0];
 }
 
@@ -2626,6 +2626,7 @@ struct KernelArgs {
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
+  ReadOnly reads;  // of operands that are not results
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
@@ -2662,9 +2663,9 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <Access access = Access::read_only, class T>
-FW_FN void load_line(const T* from, T (&to)[V]) {
-  load_vector<V, access>(from, to);
+template <class T>
+FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+  load_vector(from, how, to);
 }
 
 template <class T>
@@ -2802,11 +2803,11 @@ struct Squares {
     }
   }
 
-  FW_FN void load(const Tile& tile, const T* from, i64 stride, i64 extent, i64 line) {
+  FW_FN void load(const Tile& tile, const T* from, ReadOnly how, i64 stride, i64 extent, i64 line) {
     each(tile, extent, line, [&](int g, u32, index across, index along) {
 #pragma unroll
       for (int r = 0; r < V; ++r)
-        load_vector<V>(from + (along + r) * static_cast<index>(stride) + across, values[g][r]);
+        load_vector(from + (along + r) * static_cast<index>(stride) + across, how, values[g][r]);
     });
   }
   FW_FN void put(const Tile& tile, T* shared, i64 extent, i64 line) const {
@@ -2826,7 +2827,7 @@ struct Squares {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         T turned[V];
-        load_vector<V, Access::plain>(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), turned);
+        load_vector(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), plain, turned);
 #pragma unroll
         for (int r = 0; r < V; ++r) square[r][i] = turned[r];
       }
@@ -3099,7 +3100,8 @@ class CudaRules {
     int device = 0;
     void* stream = nullptr;
     int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // and the bytes of shared memory that a block may have there
+    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;      // and those of its L2 cache
     int widest = 1;            // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
@@ -3184,6 +3186,7 @@ class CudaRules {
   void add_memory(Call& call, Launches& launches) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
+  int64_t cache_policy(const Call& c) const;
   int64_t word_of(size_t number, double value) const;
   // The arguments of a launch with what is different in every call. `memory`: the addresses of Launches::buffers.
   std::vector<char> filled(const std::vector<char>& arguments, const std::vector<const Tensor*>& operands,
@@ -3572,6 +3575,22 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   }
 }
 
+// What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
+// an even rate: where it reads more than that cache holds. Less would stay for other kernels to trip over, longer than
+// anything of theirs (docs/kernels.md has the numbers).
+inline int64_t CudaRules::cache_policy(const Call& c) const {
+  constexpr int64_t evict_normal = 0x16f0000000000000, evict_last = 0x14f0000000000000;  // as createpolicy makes them
+  int64_t bytes = 0;
+  for (size_t o = 0; o < c.g.operands; ++o) {
+    if (code_.operands[o].store) continue;
+    int64_t elements = 1;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.stride(o, a) != 0) elements *= c.g.sizes[a];
+    bytes += elements * size_of(code_.operands[o].dtype);
+  }
+  return bytes > c.l2_bytes ? evict_last : evict_normal;
+}
+
 // A number as kernels read it.
 inline int64_t CudaRules::word_of(size_t n, double number) const {
   int64_t word = 0;
@@ -3601,7 +3620,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks})
+                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
@@ -3791,6 +3810,7 @@ class CudaKernel : CudaRules {
     c.stream = call.stream;
     c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
     c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    c.l2_bytes = device_attribute(cudaDevAttrL2CacheSize, call.device);
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;

@@ -234,8 +234,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1));
-  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2));
+  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1), a.reads);
+  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2), a.reads);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -258,7 +258,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
       for (int k6 = 0; k6 < 2; ++k6) {
         [[maybe_unused]] const index t6 = row.c3 * 2 - (0 - k6 * 1);
-        fw::load_span<0, true>(static_cast<const float*>(a.pointers[0]) + row.o0 + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]), (at.pos + 0) * 2 - 0, a.sizes[7], a.strides[0][7], tap0[k5][k6]);
+        fw::load_span<0, true>(static_cast<const float*>(a.pointers[0]) + row.o0 + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]), (at.pos + 0) * 2 - 0, a.sizes[7], a.strides[0][7], a.reads, tap0[k5][k6]);
       }
     }
 #pragma unroll
@@ -403,8 +403,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1));
-  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2));
+  x.in1 = fw::load(static_cast<const float*>(a.pointers[1]) + (row.o1), a.reads);
+  x.in8 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.o2), a.reads);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -430,7 +430,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
       for (int k6 = 0; k6 < 2; ++k6) {
         [[maybe_unused]] const index t6 = row.c3 * 2 - (0 - k6 * 1);
-        fw::load_span<0, true>(static_cast<const float*>(a.pointers[0]) + row.o0 + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]), (at.pos + 0) * 2 - 0, a.sizes[7], a.strides[0][7], tap0[k5][k6]);
+        fw::load_span<0, true>(static_cast<const float*>(a.pointers[0]) + row.o0 + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]), (at.pos + 0) * 2 - 0, a.sizes[7], a.strides[0][7], a.reads, tap0[k5][k6]);
       }
     }
 #pragma unroll
@@ -591,12 +591,12 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + at.c0 * static_cast<index>(a.strides[2][0]) + at.c2 * static_cast<index>(a.strides[2][2]) + at.c3 * static_cast<index>(a.strides[2][3]) + fw::along(at.pos, a.strides[2][4])), x.in3);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + at.c0 * static_cast<index>(a.strides[2][0]) + at.c2 * static_cast<index>(a.strides[2][2]) + at.c3 * static_cast<index>(a.strides[2][3]) + fw::along(at.pos, a.strides[2][4])), a.reads, x.in3);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
-  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3));
-  row.v11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4));
+  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3, a.reads));
+  row.v11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4, a.reads));
 }
 
 struct Sums0 {
@@ -653,8 +653,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
             const index u7 = (at.pos + i) + 0 - k7 * 1;
             const index t7 = static_cast<index>(fw::unsigned_of(u7) / 2u);
             if (u7 < 0 || fw::unsigned_of(u7) % 2u != 0 || t7 >= static_cast<index>(a.sizes[7])) continue;
-            const float v0 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7])));
-            const int v1 = fw::convert<int>(fw::load(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]) + t7 * static_cast<index>(a.strides[1][7])));
+            const float v0 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads));
+            const int v1 = fw::convert<int>(fw::load(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]) + t7 * static_cast<index>(a.strides[1][7]), a.reads));
             w2[i] += v1 == static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) ? v0 : 0.0f;
           }
         }
@@ -678,7 +678,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v20 = fw::mul(v15, v10);
     out18[i] = fw::convert<float>(v18);
     part19 += v18;
-    part21 += v20;
+    part21 = fw::mad(v15, v10, part21);
   }
   if (inside) sums.a19 += part19;
   if (inside) sums.a21 += part21;
@@ -1396,9 +1396,11 @@ extern __shared__ __align__(128) char shared_block[];
 
 FW_FN char* shared_memory() { return shared_block; }
 
-enum class Access {
-  read_only,  // nothing writes here while the kernel runs; global memory only
-  plain,      // the kernel itself may have written here; shared memory too
+// How something is read.
+struct Plain {};   // the kernel itself may have written it; shared memory too
+
+struct ReadOnly {  // nothing writes it while the kernel runs; global memory only
+  u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
 
 template <int bytes>
@@ -1429,52 +1431,48 @@ struct word<16> {
   using type = uint4;
 };
 
-// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
-// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
-// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-constexpr u64 kept_policy = 0x14f0000000000000;
-FW_FN uint4 load_kept(const uint4* from) {
+FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
   uint4 w;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN uint2 load_kept(const uint2* from) {
+FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
   uint2 w;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN u32 load_kept(const u32* from) {
+FW_FN u32 load_word(const u32* from, ReadOnly how) {
   u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
   return w;
 }
 #endif
 
 template <class W>
-FW_FN W load_kept(const W* from) {
+FW_FN W load_word(const W* from, ReadOnly) {
   return __ldg(from);
 }
 
+template <class W>
+FW_FN W load_word(const W* from, Plain) {
+  return *from;
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
-template <int N, Access access = Access::read_only, class T>
-FW_FN void load_vector(const T* from, T (&to)[N]) {
+template <int N, class T, class How>
+FW_FN void load_vector(const T* from, How how, T (&to)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   const W* words = reinterpret_cast<const W*>(from);
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
-    W w;
-    if constexpr (access == Access::read_only) {
-      w = load_kept(words + i);
-    } else {
-      w = words[i];
-    }
+    const W w = load_word(words + i, how);
     memcpy(to + i * (bytes / int(sizeof(T))), &w, bytes);
   }
 }
@@ -1493,10 +1491,10 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
 }
 
 // One element.
-template <Access access = Access::read_only, class T>
-FW_FN T load(const T* from) {
+template <class T, class How>
+FW_FN T load(const T* from, How how) {
   T value[1];
-  load_vector<1, access>(from, value);
+  load_vector(from, how, value);
   return value[0];
 }
 
@@ -1582,6 +1580,7 @@ struct KernelArgs {
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
+  ReadOnly reads;  // of operands that are not results
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
@@ -1618,9 +1617,9 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <Access access = Access::read_only, class T>
-FW_FN void load_line(const T* from, T (&to)[V]) {
-  load_vector<V, access>(from, to);
+template <class T>
+FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+  load_vector(from, how, to);
 }
 
 template <class T>
@@ -1637,18 +1636,18 @@ FW_FN u32 unsigned_of(index n) { return static_cast<u32>(n); }
 // Neighbours from position `first` on of a line of `size`; zeros beyond its ends, unless all of them are known to be
 // `inside`. By vectors where `padding`, which `first` is off by, keeps them aligned.
 template <int padding, bool inside, int SPAN, class T>
-FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[SPAN]) {
+FW_FN void load_span(const T* line, index first, i64 size, i64 stride, ReadOnly how, T (&to)[SPAN]) {
   if constexpr (V > 1 && padding % V == 0) {
 #pragma unroll
     for (int n = 0; n < SPAN; n += V) {
       T part[V];
       const index p = first + n;
       if ((inside && n + V <= SPAN) || (p >= 0 && p + V <= size)) {
-        load_vector<V>(line + p, part);
+        load_vector(line + p, how, part);
       } else {
 #pragma unroll
         for (int i = 0; i < V; ++i)
-          part[i] = n + i < SPAN && (inside || (p + i >= 0 && p + i < size)) ? fw::load(line + p + i) : T{};
+          part[i] = n + i < SPAN && (inside || (p + i >= 0 && p + i < size)) ? fw::load(line + p + i, how) : T{};
       }
 #pragma unroll
       for (int i = 0; i < V; ++i)
@@ -1658,7 +1657,7 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[S
 #pragma unroll
     for (int n = 0; n < SPAN; ++n) {
       const index p = first + n;
-      to[n] = inside || (p >= 0 && p < size) ? fw::load(line + p * static_cast<index>(stride)) : T{};
+      to[n] = inside || (p >= 0 && p < size) ? fw::load(line + p * static_cast<index>(stride), how) : T{};
     }
   }
 }
@@ -1978,7 +1977,8 @@ class CudaRules {
     int device = 0;
     void* stream = nullptr;
     int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // and the bytes of shared memory that a block may have there
+    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;      // and those of its L2 cache
     int widest = 1;            // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
@@ -2063,6 +2063,7 @@ class CudaRules {
   void add_memory(Call& call, Launches& launches) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
+  int64_t cache_policy(const Call& c) const;
   int64_t word_of(size_t number, double value) const;
   // The arguments of a launch with what is different in every call. `memory`: the addresses of Launches::buffers.
   std::vector<char> filled(const std::vector<char>& arguments, const std::vector<const Tensor*>& operands,
@@ -2451,6 +2452,22 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   }
 }
 
+// What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
+// an even rate: where it reads more than that cache holds. Less would stay for other kernels to trip over, longer than
+// anything of theirs (docs/kernels.md has the numbers).
+inline int64_t CudaRules::cache_policy(const Call& c) const {
+  constexpr int64_t evict_normal = 0x16f0000000000000, evict_last = 0x14f0000000000000;  // as createpolicy makes them
+  int64_t bytes = 0;
+  for (size_t o = 0; o < c.g.operands; ++o) {
+    if (code_.operands[o].store) continue;
+    int64_t elements = 1;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.stride(o, a) != 0) elements *= c.g.sizes[a];
+    bytes += elements * size_of(code_.operands[o].dtype);
+  }
+  return bytes > c.l2_bytes ? evict_last : evict_normal;
+}
+
 // A number as kernels read it.
 inline int64_t CudaRules::word_of(size_t n, double number) const {
   int64_t word = 0;
@@ -2480,7 +2497,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks})
+                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
@@ -2670,6 +2687,7 @@ class CudaKernel : CudaRules {
     c.stream = call.stream;
     c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
     c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    c.l2_bytes = device_attribute(cudaDevAttrL2CacheSize, call.device);
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;

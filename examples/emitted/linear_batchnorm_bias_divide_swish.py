@@ -32,6 +32,8 @@ Why it is faster
   row_constants_leave_sum: factors that do not vary leave their sum: all sums of a norm's gradient fit in one sweep.
   distances_sum_to_zero: distances from their own mean sum to zero: one sum less in a norm's gradient.
   common_factor_leaves_terms: the terms of a norm's gradient are added before their common factor multiplies them.
+  term_joins_its_multiple: y + y r is y (1 + r): what a term and its multiple share is multiplied once, as in a
+  swish's gradient.
   nested_sum: a sum over more dimensions continues from one over fewer.
 
 Left to PyTorch
@@ -136,24 +138,24 @@ class _Region0(torch.autograd.Function):
         n0 = x.shape[0]
         n2 = linear_weight.shape[0]
         if need[0] or need[1] or need[3] or need[4] or need[7]:
-            mul_41 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+            mul_40 = torch.empty((n0, n2), dtype=torch.float32, device=device)
             dL_dbatch_norm_weight = torch.empty((n2,), dtype=torch.float32, device=device)
             dL_dbatch_norm_bias = torch.empty((n2,), dtype=torch.float32, device=device)
             _kernels().fw_column_batch_norm_add_div_sigmoid_mul_3([dL_dy0, saved_5, saved_6, saved_7,
-                batch_norm_weight, batch_norm_bias, bias, mul_41, dL_dbatch_norm_weight, dL_dbatch_norm_bias],
+                batch_norm_weight, batch_norm_bias, bias, mul_40, dL_dbatch_norm_weight, dL_dbatch_norm_bias],
                 [n0, n2], [n0, 1e-05, 1.5])
         if need[0]:
-            dL_dx = torch.mm(mul_41, linear_weight)
+            dL_dx = torch.mm(mul_40, linear_weight)
         if need[1]:
-            permute_43 = mul_41.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_43, x)
-            del mul_41, permute_43
+            permute_42 = mul_40.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_42, x)
+            del mul_40, permute_42
         if need[7]:
             dL_dbias = torch.empty((1,), dtype=torch.float32, device=device)
             _kernels().fw_row_add([dL_dbatch_norm_bias, dL_dbias], [n2], [])
         if need[2]:
-            constant_45 = torch.zeros((), dtype=torch.float32, device=device)
-            dL_dlinear_bias = constant_45.expand((n2,))
+            constant_44 = torch.zeros((), dtype=torch.float32, device=device)
+            dL_dlinear_bias = constant_44.expand((n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -221,30 +223,30 @@ class _Region1(torch.autograd.Function):
         device = dL_dy0.device
         n0 = x.shape[0]
         n2 = linear_weight.shape[0]
-        mul_31 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-        sum_35 = torch.empty((1, n2), dtype=torch.float32, device=device)
-        sum_38 = torch.empty((1, n2), dtype=torch.float32, device=device)
-        sum_40 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        mul_30 = torch.empty((n0, n2), dtype=torch.float32, device=device)
+        sum_34 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        sum_37 = torch.empty((1, n2), dtype=torch.float32, device=device)
+        sum_39 = torch.empty((1, n2), dtype=torch.float32, device=device)
         _kernels().fw_column_linear_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
-            batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_31,
-            sum_35, sum_38, sum_40], [n0, n2], [1e-05, 1.5])
+            batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_30,
+            sum_34, sum_37, sum_39], [n0, n2], [1e-05, 1.5])
         if need[0]:
-            dL_dx = torch.mm(mul_31, linear_weight)
+            dL_dx = torch.mm(mul_30, linear_weight)
         if need[1]:
-            permute_33 = mul_31.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_33, x)
-            del mul_31, permute_33
+            permute_32 = mul_30.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_32, x)
+            del mul_30, permute_32
         if need[7]:
-            sum_42 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_add_2([sum_40, sum_42], [n2], [])
+            sum_41 = torch.empty((1, 1), dtype=torch.float32, device=device)
+            _kernels().fw_row_add_2([sum_39, sum_41], [n2], [])
         if need[2]:
-            dL_dlinear_bias = sum_35.reshape((n2,))
+            dL_dlinear_bias = sum_34.reshape((n2,))
         if need[3]:
-            dL_dbatch_norm_weight = sum_38.reshape((n2,))
+            dL_dbatch_norm_weight = sum_37.reshape((n2,))
         if need[4]:
-            dL_dbatch_norm_bias = sum_40.reshape((n2,))
+            dL_dbatch_norm_bias = sum_39.reshape((n2,))
         if need[7]:
-            dL_dbias = sum_42.reshape((1,))
+            dL_dbias = sum_41.reshape((1,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -376,7 +378,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -385,7 +387,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -404,12 +406,12 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
+    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1])));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8));
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1]), a.reads));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
     row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
   }
 }
@@ -652,6 +654,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
@@ -660,7 +663,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
-    Values x[ITEMS];
     load_row(a, next, next.live && team.thread == 0);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -814,22 +816,22 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1])));
+    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1])));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8));
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1]), a.reads));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
     row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
   }
 }
@@ -1282,7 +1284,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -1291,7 +1293,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -1310,12 +1312,12 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
+    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1])));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1])));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10));
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1]), a.reads));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1]), a.reads));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
     row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
   }
 }
@@ -1560,6 +1562,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
@@ -1568,7 +1571,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
-    Values x[ITEMS];
     load_row(a, next, next.live && team.thread == 0);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -1726,22 +1728,22 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
+    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
     row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
     row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1])));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1])));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10));
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1]), a.reads));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1]), a.reads));
+    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
     row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
   }
 }
@@ -2098,10 +2100,10 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #     t2 = (t1 * batch_norm_weight) / 1.5
 #     t3 = (t0 * t2) + ((batch_norm_bias + bias) / 1.5)
 #     t4 = sigmoid(t3)
-#     t5 = (dL_dy0 * t4) + ((dL_dy0 * t3) * ((1 - t4) * t4))
+#     t5 = (dL_dy0 * t4) * ((t3 * (1 - t4)) + 1)
 #     t6 = sum(t5 * t0, over n0)
 #     t7 = sum(t5, over n0)
-#     mul_41 = ((t5 - (t0 * (((t6 * t1) * t1) / n0))) - (t7 / n0)) * t2
+#     mul_40 = ((t5 - (t0 * (((t6 * t1) * t1) / n0))) - (t7 / n0)) * t2
 #     dL_dbatch_norm_weight = (t6 / 1.5) * t1
 #     dL_dbatch_norm_bias = t7 / 1.5
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3 = r'''
@@ -2125,16 +2127,16 @@ struct Row {
   float v17;
   float v18[V];
   float v19[V];
+  float v29[V];
   float v30[V];
   float v31[V];
   float v32[V];
   float v33[V];
-  float v34[V];
-  float v37[V];
+  float v36[V];
+  float v39[V];
   float v40[V];
   float v41[V];
   float v42[V];
-  float v43[V];
   index o0;
   index o1;
   index o2;
@@ -2170,7 +2172,7 @@ struct Values {
 struct Fixed {
 };
 struct Kept {
-  float v28[V];
+  float v27[V];
 };
 
 struct Place {
@@ -2186,8 +2188,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -2196,8 +2198,8 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -2212,46 +2214,46 @@ FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
-    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
-    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
   }
 }
 
 struct Sums0 {
+  float a29[V];
   float a30[V];
-  float a31[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] = 0.0f;
+      a29[i] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a31[i] = 0.0f;
+      a30[i] = 0.0f;
     }
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] += other.a30[i];
+      a29[i] += other.a29[i];
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a31[i] += other.a31[i];
+      a30[i] += other.a30[i];
     }
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a30[i] = fw::shuffle_xor(a30[i], offset);
+      other.a29[i] = fw::shuffle_xor(a29[i], offset);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a31[i] = fw::shuffle_xor(a31[i], offset);
+      other.a30[i] = fw::shuffle_xor(a30[i], offset);
     }
     return other;
   }
@@ -2290,15 +2292,14 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v20 = fw::add(v15, row.v19[i]);
     const float v21 = fw::sigmoid(v20);
     const float v22 = fw::mul(v0, v21);
-    const float v23 = fw::mul(v0, v20);
-    const float v25 = fw::sub(1.0f, v21);
-    const float v26 = fw::mul(v25, v21);
-    const float v27 = fw::mul(v23, v26);
-    const float v28 = fw::add(v22, v27);
-    const float v29 = fw::mul(v28, v5);
-    kept.v28[i] = v28;
-    if (inside) sums.a30[i] += v29;
-    if (inside) sums.a31[i] += v28;
+    const float v24 = fw::sub(1.0f, v21);
+    const float v25 = fw::mul(v20, v24);
+    const float v26 = fw::add(v25, 1.0f);
+    const float v27 = fw::mul(v22, v26);
+    const float v28 = fw::mul(v27, v5);
+    kept.v27[i] = v27;
+    if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
+    if (inside) sums.a30[i] = fw::mad(v22, v26, sums.a30[i]);
   }
 }
 
@@ -2320,18 +2321,18 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
+    row.v29[i] = sums.a29[i];
     row.v30[i] = sums.a30[i];
-    row.v31[i] = sums.a31[i];
-    row.v32[i] = fw::mul(row.v30[i], row.v10[i]);
-    row.v33[i] = fw::mul(row.v32[i], row.v10[i]);
-    row.v34[i] = fw::div(row.v33[i], fw::count_of(number0));
-    row.v37[i] = fw::div(row.v31[i], fw::count_of(number0));
-    row.v40[i] = fw::div(row.v30[i], fw::divisor_of(number2));
-    row.v41[i] = fw::mul(row.v40[i], row.v10[i]);
-    row.v42[i] = row.v41[i];
-    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v42[i]);
-    row.v43[i] = fw::div(row.v31[i], fw::divisor_of(number2));
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v43[i]);
+    row.v31[i] = fw::mul(row.v29[i], row.v10[i]);
+    row.v32[i] = fw::mul(row.v31[i], row.v10[i]);
+    row.v33[i] = fw::div(row.v32[i], fw::count_of(number0));
+    row.v36[i] = fw::div(row.v30[i], fw::count_of(number0));
+    row.v39[i] = fw::div(row.v29[i], fw::divisor_of(number2));
+    row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
+    row.v41[i] = row.v40[i];
+    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
+    row.v42[i] = fw::div(row.v30[i], fw::divisor_of(number2));
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
   }
 }
 
@@ -2341,18 +2342,18 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out39[V];
+  float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v1 = fw::convert<float>(x.in1[i]);
     const float v5 = fw::sub(v1, row.v4[i]);
-    const float v35 = fw::mul(v5, row.v34[i]);
-    const float v36 = fw::sub(kept.v28[i], v35);
-    const float v38 = fw::sub(v36, row.v37[i]);
-    const float v39 = fw::mul(v38, row.v14[i]);
-    out39[i] = fw::convert<float>(v39);
+    const float v34 = fw::mul(v5, row.v33[i]);
+    const float v35 = fw::sub(kept.v27[i], v34);
+    const float v37 = fw::sub(v35, row.v36[i]);
+    const float v38 = fw::mul(v37, row.v14[i]);
+    out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out39);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out38);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2411,6 +2412,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   int depth = 0;
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
@@ -2419,7 +2421,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
-    Values x[ITEMS];
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -2493,16 +2494,16 @@ struct Row {
   float v17;
   float v18[V];
   float v19[V];
+  float v29[V];
   float v30[V];
   float v31[V];
   float v32[V];
   float v33[V];
-  float v34[V];
-  float v37[V];
+  float v36[V];
+  float v39[V];
   float v40[V];
   float v41[V];
   float v42[V];
-  float v43[V];
   index o0;
   index o1;
   index o2;
@@ -2553,58 +2554,58 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
-    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
-    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
   }
 }
 
 struct Sums0 {
+  float a29[V];
   float a30[V];
-  float a31[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] = 0.0f;
+      a29[i] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a31[i] = 0.0f;
+      a30[i] = 0.0f;
     }
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] += other.a30[i];
+      a29[i] += other.a29[i];
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a31[i] += other.a31[i];
+      a30[i] += other.a30[i];
     }
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a30[i] = fw::shuffle_xor(a30[i], offset);
+      other.a29[i] = fw::shuffle_xor(a29[i], offset);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a31[i] = fw::shuffle_xor(a31[i], offset);
+      other.a30[i] = fw::shuffle_xor(a30[i], offset);
     }
     return other;
   }
@@ -2643,14 +2644,13 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v20 = fw::add(v15, row.v19[i]);
     const float v21 = fw::sigmoid(v20);
     const float v22 = fw::mul(v0, v21);
-    const float v23 = fw::mul(v0, v20);
-    const float v25 = fw::sub(1.0f, v21);
-    const float v26 = fw::mul(v25, v21);
-    const float v27 = fw::mul(v23, v26);
-    const float v28 = fw::add(v22, v27);
-    const float v29 = fw::mul(v28, v5);
-    if (inside) sums.a30[i] += v29;
-    if (inside) sums.a31[i] += v28;
+    const float v24 = fw::sub(1.0f, v21);
+    const float v25 = fw::mul(v20, v24);
+    const float v26 = fw::add(v25, 1.0f);
+    const float v27 = fw::mul(v22, v26);
+    const float v28 = fw::mul(v27, v5);
+    if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
+    if (inside) sums.a30[i] = fw::mad(v22, v26, sums.a30[i]);
   }
 }
 
@@ -2672,18 +2672,18 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
+    row.v29[i] = sums.a29[i];
     row.v30[i] = sums.a30[i];
-    row.v31[i] = sums.a31[i];
-    row.v32[i] = fw::mul(row.v30[i], row.v10[i]);
-    row.v33[i] = fw::mul(row.v32[i], row.v10[i]);
-    row.v34[i] = fw::div(row.v33[i], fw::count_of(number0));
-    row.v37[i] = fw::div(row.v31[i], fw::count_of(number0));
-    row.v40[i] = fw::div(row.v30[i], fw::divisor_of(number2));
-    row.v41[i] = fw::mul(row.v40[i], row.v10[i]);
-    row.v42[i] = row.v41[i];
-    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v42[i]);
-    row.v43[i] = fw::div(row.v31[i], fw::divisor_of(number2));
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v43[i]);
+    row.v31[i] = fw::mul(row.v29[i], row.v10[i]);
+    row.v32[i] = fw::mul(row.v31[i], row.v10[i]);
+    row.v33[i] = fw::div(row.v32[i], fw::count_of(number0));
+    row.v36[i] = fw::div(row.v30[i], fw::count_of(number0));
+    row.v39[i] = fw::div(row.v29[i], fw::divisor_of(number2));
+    row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
+    row.v41[i] = row.v40[i];
+    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
+    row.v42[i] = fw::div(row.v30[i], fw::divisor_of(number2));
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
   }
 }
 
@@ -2693,7 +2693,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out39[V];
+  float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2703,18 +2703,17 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v20 = fw::add(v15, row.v19[i]);
     const float v21 = fw::sigmoid(v20);
     const float v22 = fw::mul(v0, v21);
-    const float v23 = fw::mul(v0, v20);
-    const float v25 = fw::sub(1.0f, v21);
-    const float v26 = fw::mul(v25, v21);
-    const float v27 = fw::mul(v23, v26);
-    const float v28 = fw::add(v22, v27);
-    const float v35 = fw::mul(v5, row.v34[i]);
-    const float v36 = fw::sub(v28, v35);
-    const float v38 = fw::sub(v36, row.v37[i]);
-    const float v39 = fw::mul(v38, row.v14[i]);
-    out39[i] = fw::convert<float>(v39);
+    const float v24 = fw::sub(1.0f, v21);
+    const float v25 = fw::mul(v20, v24);
+    const float v26 = fw::add(v25, 1.0f);
+    const float v27 = fw::mul(v22, v26);
+    const float v34 = fw::mul(v5, row.v33[i]);
+    const float v35 = fw::sub(v27, v34);
+    const float v37 = fw::sub(v35, row.v36[i]);
+    const float v38 = fw::mul(v37, row.v14[i]);
+    out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out39);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out38);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2938,7 +2937,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 # operators: add
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 #
-#     dL_dbias = sum(div_51, over n2)
+#     dL_dbias = sum(div_50, over n2)
 _FW_ROW_ADD = r'''
 namespace {
 using fw::index;
@@ -2979,7 +2978,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -2988,7 +2987,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -3078,12 +3077,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   int depth = 0;
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
-    Values x[ITEMS];
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -3162,7 +3161,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -3401,13 +3400,13 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][1])), x.in3);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][1])), x.in5);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][1])), x.in10);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][1])), x.in12);
-  x.in14 = fw::load(static_cast<const float*>(a.pointers[6]) + (row.o6));
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][1])), a.reads, x.in3);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][1])), a.reads, x.in5);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][1])), a.reads, x.in10);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][1])), a.reads, x.in12);
+  x.in14 = fw::load(static_cast<const float*>(a.pointers[6]) + (row.o6), a.reads);
 }
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
@@ -3486,11 +3485,11 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_si
 #     t1 = ((saved_matmul10 + linear_bias) - batch_norm_running_mean) * t0
 #     t2 = (((t1 * batch_norm_weight) + batch_norm_bias) + bias) / 1.5
 #     t3 = sigmoid(t2)
-#     t4 = ((dL_dy0 * t3) + ((dL_dy0 * t2) * ((1 - t3) * t3))) / 1.5
-#     mul_31 = (t4 * batch_norm_weight) * t0
-#     sum_35 = sum(mul_31, over n0)
-#     sum_38 = sum(t4 * t1, over n0)
-#     sum_40 = sum(t4, over n0)
+#     t4 = ((dL_dy0 * t3) * ((t2 * (1 - t3)) + 1)) / 1.5
+#     mul_30 = (t4 * batch_norm_weight) * t0
+#     sum_34 = sum(mul_30, over n0)
+#     sum_37 = sum(t4 * t1, over n0)
+#     sum_39 = sum(t4, over n0)
 _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
@@ -3507,9 +3506,9 @@ struct Row {
   float v11[V];
   float v13[V];
   float v15;
-  float v30[V];
+  float v29[V];
+  float v31[V];
   float v32[V];
-  float v33[V];
   index o0;
   index o1;
   index o2;
@@ -3564,8 +3563,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -3574,8 +3573,8 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -3586,60 +3585,60 @@ FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
-    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
-    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
-    row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+    row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
   }
 }
 
 struct Sums0 {
-  float a30[V];
+  float a29[V];
+  float a31[V];
   float a32[V];
-  float a33[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] = 0.0f;
+      a29[i] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      a31[i] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       a32[i] = 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      a33[i] = 0.0f;
-    }
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] += other.a30[i];
+      a29[i] += other.a29[i];
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      a31[i] += other.a31[i];
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       a32[i] += other.a32[i];
-    }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      a33[i] += other.a33[i];
     }
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a30[i] = fw::shuffle_xor(a30[i], offset);
+      other.a29[i] = fw::shuffle_xor(a29[i], offset);
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      other.a31[i] = fw::shuffle_xor(a31[i], offset);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       other.a32[i] = fw::shuffle_xor(a32[i], offset);
-    }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      other.a33[i] = fw::shuffle_xor(a33[i], offset);
     }
     return other;
   }
@@ -3661,7 +3660,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out29[V];
+  float out28[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -3675,21 +3674,20 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v18 = fw::div(v16, fw::divisor_of(number1));
     const float v19 = fw::sigmoid(v18);
     const float v20 = fw::mul(v0, v19);
-    const float v21 = fw::mul(v0, v18);
-    const float v23 = fw::sub(1.0f, v19);
-    const float v24 = fw::mul(v23, v19);
-    const float v25 = fw::mul(v21, v24);
-    const float v26 = fw::add(v20, v25);
-    const float v27 = fw::div(v26, fw::divisor_of(number1));
-    const float v28 = fw::mul(v27, row.v11[i]);
-    const float v29 = fw::mul(v28, row.v9[i]);
-    const float v31 = fw::mul(v27, v10);
-    out29[i] = fw::convert<float>(v29);
-    if (inside) sums.a30[i] += v29;
-    if (inside) sums.a32[i] += v31;
-    if (inside) sums.a33[i] += v27;
+    const float v22 = fw::sub(1.0f, v19);
+    const float v23 = fw::mul(v18, v22);
+    const float v24 = fw::add(v23, 1.0f);
+    const float v25 = fw::mul(v20, v24);
+    const float v26 = fw::div(v25, fw::divisor_of(number1));
+    const float v27 = fw::mul(v26, row.v11[i]);
+    const float v28 = fw::mul(v27, row.v9[i]);
+    const float v30 = fw::mul(v26, v10);
+    out28[i] = fw::convert<float>(v28);
+    if (inside) sums.a29[i] = fw::mad(v27, row.v9[i], sums.a29[i]);
+    if (inside) sums.a31[i] = fw::mad(v26, v10, sums.a31[i]);
+    if (inside) sums.a32[i] += v26;
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out29);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out28);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -3698,12 +3696,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v30[i] = sums.a30[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v30[i]);
+    row.v29[i] = sums.a29[i];
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v29[i]);
+    row.v31[i] = sums.a31[i];
+    if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v31[i]);
     row.v32[i] = sums.a32[i];
-    if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v32[i]);
-    row.v33[i] = sums.a33[i];
-    if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v33[i]);
+    if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v32[i]);
   }
 }
 
@@ -3753,6 +3751,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   int depth = 0;
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
@@ -3761,7 +3760,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
-    Values x[ITEMS];
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -3819,9 +3817,9 @@ struct Row {
   float v11[V];
   float v13[V];
   float v15;
-  float v30[V];
+  float v29[V];
+  float v31[V];
   float v32[V];
-  float v33[V];
   index o0;
   index o1;
   index o2;
@@ -3876,67 +3874,67 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1])));
-    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1])));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1])));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1])));
-    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1])));
-    row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+    row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
   }
 }
 
 struct Sums0 {
-  float a30[V];
+  float a29[V];
+  float a31[V];
   float a32[V];
-  float a33[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] = 0.0f;
+      a29[i] = 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      a31[i] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       a32[i] = 0.0f;
     }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      a33[i] = 0.0f;
-    }
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a30[i] += other.a30[i];
+      a29[i] += other.a29[i];
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      a31[i] += other.a31[i];
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       a32[i] += other.a32[i];
-    }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      a33[i] += other.a33[i];
     }
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a30[i] = fw::shuffle_xor(a30[i], offset);
+      other.a29[i] = fw::shuffle_xor(a29[i], offset);
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      other.a31[i] = fw::shuffle_xor(a31[i], offset);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
       other.a32[i] = fw::shuffle_xor(a32[i], offset);
-    }
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      other.a33[i] = fw::shuffle_xor(a33[i], offset);
     }
     return other;
   }
@@ -3958,7 +3956,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out29[V];
+  float out28[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -3972,21 +3970,20 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v18 = fw::div(v16, fw::divisor_of(number1));
     const float v19 = fw::sigmoid(v18);
     const float v20 = fw::mul(v0, v19);
-    const float v21 = fw::mul(v0, v18);
-    const float v23 = fw::sub(1.0f, v19);
-    const float v24 = fw::mul(v23, v19);
-    const float v25 = fw::mul(v21, v24);
-    const float v26 = fw::add(v20, v25);
-    const float v27 = fw::div(v26, fw::divisor_of(number1));
-    const float v28 = fw::mul(v27, row.v11[i]);
-    const float v29 = fw::mul(v28, row.v9[i]);
-    const float v31 = fw::mul(v27, v10);
-    out29[i] = fw::convert<float>(v29);
-    if (inside) sums.a30[i] += v29;
-    if (inside) sums.a32[i] += v31;
-    if (inside) sums.a33[i] += v27;
+    const float v22 = fw::sub(1.0f, v19);
+    const float v23 = fw::mul(v18, v22);
+    const float v24 = fw::add(v23, 1.0f);
+    const float v25 = fw::mul(v20, v24);
+    const float v26 = fw::div(v25, fw::divisor_of(number1));
+    const float v27 = fw::mul(v26, row.v11[i]);
+    const float v28 = fw::mul(v27, row.v9[i]);
+    const float v30 = fw::mul(v26, v10);
+    out28[i] = fw::convert<float>(v28);
+    if (inside) sums.a29[i] = fw::mad(v27, row.v9[i], sums.a29[i]);
+    if (inside) sums.a31[i] = fw::mad(v26, v10, sums.a31[i]);
+    if (inside) sums.a32[i] += v26;
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out29);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out28);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -3995,12 +3992,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v30[i] = sums.a30[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v30[i]);
+    row.v29[i] = sums.a29[i];
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v29[i]);
+    row.v31[i] = sums.a31[i];
+    if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v31[i]);
     row.v32[i] = sums.a32[i];
-    if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v32[i]);
-    row.v33[i] = sums.a33[i];
-    if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v33[i]);
+    if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v32[i]);
   }
 }
 
@@ -4137,7 +4134,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
 # operators: add
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 #
-#     sum_42 = sum(sum_40, over 1, n2)
+#     sum_41 = sum(sum_39, over 1, n2)
 _FW_ROW_ADD_2 = r'''
 namespace {
 using fw::index;
@@ -4178,7 +4175,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -4187,7 +4184,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -4277,12 +4274,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   int depth = 0;
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
-    Values x[ITEMS];
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -4361,7 +4358,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -5366,10 +5363,15 @@ FW_FN char* shared_memory() { return shared_block; }
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-enum class Access {
-  read_only,  // nothing writes here while the kernel runs; global memory only
-  plain,      // the kernel itself may have written here; shared memory too
+// How something is read.
+struct Plain {};   // the kernel itself may have written it; shared memory too
+
+struct ReadOnly {  // nothing writes it while the kernel runs; global memory only
+  u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
+
+constexpr Plain plain = {};
+constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
 
 template <int bytes>
 struct word;
@@ -5399,52 +5401,48 @@ struct word<16> {
   using type = uint4;
 };
 
-// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
-// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
-// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-constexpr u64 kept_policy = 0x14f0000000000000;
-FW_FN uint4 load_kept(const uint4* from) {
+FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
   uint4 w;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN uint2 load_kept(const uint2* from) {
+FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
   uint2 w;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN u32 load_kept(const u32* from) {
+FW_FN u32 load_word(const u32* from, ReadOnly how) {
   u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
   return w;
 }
 #endif
 
 template <class W>
-FW_FN W load_kept(const W* from) {
+FW_FN W load_word(const W* from, ReadOnly) {
   return __ldg(from);
 }
 
+template <class W>
+FW_FN W load_word(const W* from, Plain) {
+  return *from;
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
-template <int N, Access access = Access::read_only, class T>
-FW_FN void load_vector(const T* from, T (&to)[N]) {
+template <int N, class T, class How>
+FW_FN void load_vector(const T* from, How how, T (&to)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   const W* words = reinterpret_cast<const W*>(from);
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
-    W w;
-    if constexpr (access == Access::read_only) {
-      w = load_kept(words + i);
-    } else {
-      w = words[i];
-    }
+    const W w = load_word(words + i, how);
     memcpy(to + i * (bytes / int(sizeof(T))), &w, bytes);
   }
 }
@@ -5463,10 +5461,10 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
 }
 
 // One element.
-template <Access access = Access::read_only, class T>
-FW_FN T load(const T* from) {
+template <class T, class How>
+FW_FN T load(const T* from, How how) {
   T value[1];
-  load_vector<1, access>(from, value);
+  load_vector(from, how, value);
   return value[0];
 }
 
@@ -5497,7 +5495,8 @@ FW_FN Division divide(u32 n, Divider d) {
 // sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
 // before sm_80 copy at once.
 template <int bytes>
-FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes) {
+FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
+                      [[maybe_unused]] ReadOnly how = read_only) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async moves 4, 8 or 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   char* const to = static_cast<char*>(shared);
@@ -5511,7 +5510,7 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes) {
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
     asm volatile(
         "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
-        "l"(global), "r"(valid), "l"(kept_policy)
+        "l"(global), "r"(valid), "l"(how.policy)
         : "memory");
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
@@ -5599,6 +5598,7 @@ struct KernelArgs {
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
+  ReadOnly reads;  // of operands that are not results
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
@@ -5635,9 +5635,9 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <Access access = Access::read_only, class T>
-FW_FN void load_line(const T* from, T (&to)[V]) {
-  load_vector<V, access>(from, to);
+template <class T>
+FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+  load_vector(from, how, to);
 }
 
 template <class T>
@@ -5657,19 +5657,20 @@ FW_FN constexpr u32 ahead_bytes() {
 // fast at (with a stretch of its own for each thread, kernels took half as long again), and all offsets but the warp's
 // and the lane's are constants. `slot`: where the warp's begin; `before`: bytes of a thread in front of this operand's.
 template <class T>
-FW_FN void ask_line(char* slot, u32 before, const T* from) {
+FW_FN void ask_line(char* slot, u32 before, const T* from, ReadOnly how) {
   constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0) copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes);
+  if constexpr (bytes > 0)
+    copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes, how);
 }
 
 template <class T>
-FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V]) {
+FW_FN void take_line(const char* slot, u32 before, const T* from, ReadOnly how, T (&to)[V]) {
   constexpr u32 bytes = ahead_bytes<T>();
   if constexpr (bytes > 0) {
     const char* own = slot + before * warp_size + lane_index() * bytes;
-    load_vector<V, Access::plain>(reinterpret_cast<const T*>(own), to);
+    load_vector(reinterpret_cast<const T*>(own), plain, to);
   } else {
-    load_vector<V>(from, to);
+    load_vector(from, how, to);
   }
 }
 
@@ -6066,7 +6067,8 @@ class CudaRules {
     int device = 0;
     void* stream = nullptr;
     int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // and the bytes of shared memory that a block may have there
+    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;      // and those of its L2 cache
     int widest = 1;            // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
@@ -6151,6 +6153,7 @@ class CudaRules {
   void add_memory(Call& call, Launches& launches) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
+  int64_t cache_policy(const Call& c) const;
   int64_t word_of(size_t number, double value) const;
   // The arguments of a launch with what is different in every call. `memory`: the addresses of Launches::buffers.
   std::vector<char> filled(const std::vector<char>& arguments, const std::vector<const Tensor*>& operands,
@@ -6539,6 +6542,22 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   }
 }
 
+// What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
+// an even rate: where it reads more than that cache holds. Less would stay for other kernels to trip over, longer than
+// anything of theirs (docs/kernels.md has the numbers).
+inline int64_t CudaRules::cache_policy(const Call& c) const {
+  constexpr int64_t evict_normal = 0x16f0000000000000, evict_last = 0x14f0000000000000;  // as createpolicy makes them
+  int64_t bytes = 0;
+  for (size_t o = 0; o < c.g.operands; ++o) {
+    if (code_.operands[o].store) continue;
+    int64_t elements = 1;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.stride(o, a) != 0) elements *= c.g.sizes[a];
+    bytes += elements * size_of(code_.operands[o].dtype);
+  }
+  return bytes > c.l2_bytes ? evict_last : evict_normal;
+}
+
 // A number as kernels read it.
 inline int64_t CudaRules::word_of(size_t n, double number) const {
   int64_t word = 0;
@@ -6568,7 +6587,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks})
+                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
@@ -6758,6 +6777,7 @@ class CudaKernel : CudaRules {
     c.stream = call.stream;
     c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
     c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    c.l2_bytes = device_attribute(cudaDevAttrL2CacheSize, call.device);
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;

@@ -22,6 +22,8 @@ Why it is faster
   row_constants_leave_sum: factors that do not vary leave their sum: all sums of a norm's gradient fit in one sweep.
   distances_sum_to_zero: distances from their own mean sum to zero: one sum less in a norm's gradient.
   common_factor_leaves_terms: the terms of a norm's gradient are added before their common factor multiplies them.
+  term_joins_its_multiple: y + y r is y (1 + r): what a term and its multiple share is multiplied once, as in a
+  swish's gradient.
 
 Left to PyTorch
   forward: matmul, backward: matmul x2: its library computes them well, and is called as eager calls it.
@@ -96,30 +98,30 @@ class _Region0(torch.autograd.Function):
         device = dL_dy0.device
         n0 = x.shape[0]
         n2 = linear_weight.shape[0] // 256
-        mul_53 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
-        sum_58 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_61 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_63 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_66 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        mul_52 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
+        sum_57 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_60 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_62 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_65 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_53, sum_58, sum_61, sum_63, sum_66],
+            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_52, sum_57, sum_60, sum_62, sum_65],
             [n0, 256, n2], [n2, 1e-05])
         if need[0]:
-            reshape_54 = mul_53.reshape((n0, 256 * n2))
-            dL_dx = torch.mm(reshape_54, linear_weight)
+            reshape_53 = mul_52.reshape((n0, 256 * n2))
+            dL_dx = torch.mm(reshape_53, linear_weight)
         if need[1]:
-            reshape_54 = mul_53.reshape((n0, 256 * n2))
-            permute_56 = reshape_54.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_56, x)
-            del mul_53, reshape_54, permute_56
+            reshape_53 = mul_52.reshape((n0, 256 * n2))
+            permute_55 = reshape_53.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_55, x)
+            del mul_52, reshape_53, permute_55
         if need[2]:
-            dL_dlinear_bias = sum_58.reshape((256 * n2,))
+            dL_dlinear_bias = sum_57.reshape((256 * n2,))
         if need[3]:
-            dL_dgroup_norm_weight = sum_61.reshape((256 * n2,))
+            dL_dgroup_norm_weight = sum_60.reshape((256 * n2,))
         if need[4]:
-            dL_dgroup_norm_bias = sum_63.reshape((256 * n2,))
+            dL_dgroup_norm_bias = sum_62.reshape((256 * n2,))
         if need[5]:
-            dL_dmultiplier = sum_66.reshape((256 * n2,))
+            dL_dmultiplier = sum_65.reshape((256 * n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -218,38 +220,38 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void load_row(const Args& a, Row& row) {
@@ -431,12 +433,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   int depth = 0;
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
-    Values x[ITEMS];
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -561,21 +563,21 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
 FW_FN void load_2(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in20);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -1099,38 +1101,38 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void load_row(const Args& a, Row& row) {
@@ -1314,12 +1316,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   int depth = 0;
   load_row(a, row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
-    Values x[ITEMS];
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -1448,21 +1450,21 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
 FW_FN void load_2(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), f.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -1923,16 +1925,15 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #     t6 = t5 * multiplier
 #     t7 = sigmoid(t6)
 #     t8 = (dL_dy0 * t7) + ((dL_dy0 * t6) * ((1 - t7) * t7))
-#     t9 = t8 * multiplier
-#     t10 = (t9 * t4) + ((t9 * t3) * ((1 - t4) * t4))
-#     t11 = t10 * group_norm_weight
-#     t12 = sum(t11 * t0, over n2)
-#     t13 = sum(t11, over n2)
-#     mul_53 = ((t11 - (t0 * (((t12 * t1) * t1) / n2))) - (t13 / n2)) * t1
-#     sum_58 = sum(mul_53, over n0)
-#     sum_61 = sum(t10 * t2, over n0)
-#     sum_63 = sum(t10, over n0)
-#     sum_66 = sum(t8 * t5, over n0)
+#     t9 = ((t8 * multiplier) * t4) * ((t3 * (1 - t4)) + 1)
+#     t10 = t9 * group_norm_weight
+#     t11 = sum(t10 * t0, over n2)
+#     t12 = sum(t10, over n2)
+#     mul_52 = ((t10 - (t0 * (((t11 * t1) * t1) / n2))) - (t12 / n2)) * t1
+#     sum_57 = sum(mul_52, over n0)
+#     sum_60 = sum(t9 * t2, over n0)
+#     sum_62 = sum(t9, over n0)
+#     sum_65 = sum(t8 * t5, over n0)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3 = r'''
 namespace {
 using fw::index;
@@ -1947,12 +1948,12 @@ struct Row {
   float v9;
   float v11;
   float v12;
+  float v38;
   float v39;
   float v40;
   float v41;
   float v42;
-  float v43;
-  float v46;
+  float v45;
   index o0;
   index o1;
   index o2;
@@ -1988,6 +1989,23 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   row.o8 = 0 + row.c0 * static_cast<index>(a.strides[8][0]) + row.c1 * static_cast<index>(a.strides[8][1]);
 }
 
+FW_FN void move_row(const Args& a, const Row& row, Row& next) {
+  index rows = static_cast<index>(a.parts);
+  next.live = row.live && row.c0 + rows < static_cast<index>(a.walked);
+  if (!next.live) rows = 0;
+  next.c0 = row.c0 + rows;
+  next.c1 = row.c1;
+  next.o0 = row.o0 + rows * static_cast<index>(a.strides[0][0]);
+  next.o1 = row.o1 + rows * static_cast<index>(a.strides[1][0]);
+  next.o2 = row.o2;
+  next.o3 = row.o3 + rows * static_cast<index>(a.strides[3][0]);
+  next.o4 = row.o4 + rows * static_cast<index>(a.strides[4][0]);
+  next.o5 = row.o5;
+  next.o6 = row.o6;
+  next.o7 = row.o7;
+  next.o8 = row.o8 + rows * static_cast<index>(a.strides[8][0]);
+}
+
 struct Values {
   float in0[V];
   float in1[V];
@@ -1999,21 +2017,21 @@ struct Fixed {
   float in20[V];
 };
 struct Kept {
-  float v37[V];
+  float v36[V];
 };
 
 struct Side {
-  float s49[V];
+  float s48[V];
+  float s50[V];
   float s51[V];
-  float s52[V];
-  float s54[V];
+  float s53[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s49[i] = 0.0f;
+      s48[i] = 0.0f;
+      s50[i] = 0.0f;
       s51[i] = 0.0f;
-      s52[i] = 0.0f;
-      s54[i] = 0.0f;
+      s53[i] = 0.0f;
     }
   }
 };
@@ -2027,38 +2045,38 @@ struct Total {
     return other;
   }
 };
-FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int sweep) {
+FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int sweep, fw::u32 stretch, fw::u32 stretches) {
   const index at = (slot * static_cast<index>(a.elements) + element) * V;
-  if (sweep < 0 || sweep == 1) {
+  if ((sweep < 0 || sweep == 1) && (0u & (stretches - 1)) == stretch) {
     float* to = static_cast<float*>(a.pointers[9]) + at;
     float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
+    if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
     fw::store_line(to, sum);
   }
-  if (sweep < 0 || sweep == 0) {
+  if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
     float* to = static_cast<float*>(a.pointers[10]) + at;
     float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
+    if (add) fw::load_vector(to, fw::plain, sum);
+#pragma unroll
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
+    fw::store_line(to, sum);
+  }
+  if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
+    float* to = static_cast<float*>(a.pointers[11]) + at;
+    float sum[V];
+    if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
     for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
     fw::store_line(to, sum);
   }
-  if (sweep < 0 || sweep == 0) {
-    float* to = static_cast<float*>(a.pointers[11]) + at;
-    float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
-#pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
-    fw::store_line(to, sum);
-  }
-  if (sweep < 0 || sweep == 0) {
+  if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
     float* to = static_cast<float*>(a.pointers[12]) + at;
     float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
+    if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s54[i] : side.s54[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s53[i] : side.s53[i];
     fw::store_line(to, sum);
   }
 }
@@ -2079,72 +2097,72 @@ FW_FN Place place(const Args& a, index e) {
 #if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])));
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])));
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
   (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 #else
 FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
 }
 FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
 }
 #endif
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
-  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3));
-  row.v8 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4));
+  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3, a.reads));
+  row.v8 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4, a.reads));
 }
 
 struct Sums0 {
+  float a38;
   float a39;
-  float a40;
   FW_FN void clear() {
+    a38 = 0.0f;
     a39 = 0.0f;
-    a40 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a38 += other.a38;
     a39 += other.a39;
-    a40 += other.a40;
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
+    other.a38 = fw::shuffle_xor(a38, offset);
     other.a39 = fw::shuffle_xor(a39, offset);
-    other.a40 = fw::shuffle_xor(a40, offset);
     return other;
   }
 };
@@ -2164,8 +2182,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
+  float part38 = 0.0f;
   float part39 = 0.0f;
-  float part40 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2191,24 +2209,23 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v29 = fw::add(v23, v28);
     const float v30 = fw::mul(v29, v20);
     const float v31 = fw::mul(v30, v18);
-    const float v32 = fw::mul(v30, v17);
-    const float v33 = fw::sub(1.0f, v18);
-    const float v34 = fw::mul(v33, v18);
-    const float v35 = fw::mul(v32, v34);
-    const float v36 = fw::add(v31, v35);
-    const float v37 = fw::mul(v36, v14);
-    const float v38 = fw::mul(v37, v7);
-    const float v50 = fw::mul(v36, v13);
-    const float v53 = fw::mul(v29, v19);
-    kept.v37[i] = v37;
-    part39 += v38;
-    part40 += v37;
-    if (inside) side.s51[i] += v50;
-    if (inside) side.s52[i] += v36;
-    if (inside) side.s54[i] += v53;
+    const float v32 = fw::sub(1.0f, v18);
+    const float v33 = fw::mul(v17, v32);
+    const float v34 = fw::add(v33, 1.0f);
+    const float v35 = fw::mul(v31, v34);
+    const float v36 = fw::mul(v35, v14);
+    const float v37 = fw::mul(v36, v7);
+    const float v49 = fw::mul(v35, v13);
+    const float v52 = fw::mul(v29, v19);
+    kept.v36[i] = v36;
+    part38 = fw::mad(v36, v7, part38);
+    part39 = fw::mad(v35, v14, part39);
+    if (inside) side.s50[i] = fw::mad(v35, v13, side.s50[i]);
+    if (inside) side.s51[i] = fw::mad(v31, v34, side.s51[i]);
+    if (inside) side.s53[i] = fw::mad(v29, v19, side.s53[i]);
   }
+  if (inside) sums.a38 += part38;
   if (inside) sums.a39 += part39;
-  if (inside) sums.a40 += part40;
 }
 
 struct Sums1 {
@@ -2226,12 +2243,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  row.v38 = sums.a38;
   row.v39 = sums.a39;
-  row.v40 = sums.a40;
-  row.v41 = fw::mul(row.v39, row.v12);
-  row.v42 = fw::mul(row.v41, row.v12);
-  row.v43 = fw::over_row(row.v42, number0);
-  row.v46 = fw::over_row(row.v40, number0);
+  row.v40 = fw::mul(row.v38, row.v12);
+  row.v41 = fw::mul(row.v40, row.v12);
+  row.v42 = fw::over_row(row.v41, number0);
+  row.v45 = fw::over_row(row.v39, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2239,21 +2256,21 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out48[V];
+  float out47[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v1 = fw::convert<float>(x.in1[i]);
     const float v2 = fw::convert<float>(f.in2[i]);
     const float v3 = fw::add(v1, v2);
     const float v7 = fw::sub(v3, row.v6);
-    const float v44 = fw::mul(v7, row.v43);
-    const float v45 = fw::sub(kept.v37[i], v44);
-    const float v47 = fw::sub(v45, row.v46);
-    const float v48 = fw::mul(v47, row.v12);
-    out48[i] = fw::convert<float>(v48);
-    if (inside) side.s49[i] += v48;
+    const float v43 = fw::mul(v7, row.v42);
+    const float v44 = fw::sub(kept.v36[i], v43);
+    const float v46 = fw::sub(v44, row.v45);
+    const float v47 = fw::mul(v46, row.v12);
+    out47[i] = fw::convert<float>(v47);
+    if (inside) side.s48[i] = fw::mad(v46, row.v12, side.s48[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out48);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out47);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2327,13 +2344,13 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     side[item].clear();
   }
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
+#if FW_DEPTH > 0
     Row next;
     index next_index = part + (turn + 1) * static_cast<index>(a.parts);
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
-    Values x[ITEMS];
-#if FW_DEPTH > 0
     load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
@@ -2354,6 +2371,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
 #else
+    Row next;
+    move_row(a, row, next);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
@@ -2367,6 +2386,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
         if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
       }
     }
+    fw::stay_above(a.lane_bits);
 #endif
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
@@ -2404,8 +2424,9 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     row_2(a, row, first, sums1);
     row = next;
   }
-  const fw::u32 stretch = 1u << (team.bits + a.anchor_bits);
-  if (stretch < fw::block_threads()) {
+  const fw::u32 stretch_bits = team.bits + a.anchor_bits, stretch = fw::thread_index() >> stretch_bits;
+  const fw::u32 stretches = fw::block_threads() >> stretch_bits;
+  if (stretches > 1) {
 #if FW_DEPTH > 0
     fw::copy_async_wait<0>();
 #else
@@ -2414,23 +2435,21 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       fw::barrier();  // whoever still reads what was there
-      fw::leave_for_stretch(side[item].s49, memory, 0);
-      fw::leave_for_stretch(side[item].s51, memory, 1);
-      fw::leave_for_stretch(side[item].s52, memory, 2);
-      fw::leave_for_stretch(side[item].s54, memory, 3);
+      fw::leave_for_stretches(side[item].s48, memory, 0u);
+      fw::leave_for_stretches(side[item].s50, memory, 1u);
+      fw::leave_for_stretches(side[item].s51, memory, 2u);
+      fw::leave_for_stretches(side[item].s53, memory, 3u);
       fw::barrier();
-      if (fw::thread_index() < stretch) {
-        fw::add_stretches(side[item].s49, stretch, memory, 0);
-        fw::add_stretches(side[item].s51, stretch, memory, 1);
-        fw::add_stretches(side[item].s52, stretch, memory, 2);
-        fw::add_stretches(side[item].s54, stretch, memory, 3);
-      }
+      if ((0u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s48, stretch_bits, memory, 0u);
+      if ((1u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s50, stretch_bits, memory, 1u);
+      if ((2u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s51, stretch_bits, memory, 2u);
+      if ((3u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s53, stretch_bits, memory, 3u);
     }
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::thread_index() < stretch && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1);
+    if (fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);
   }
 }
 '''
@@ -2448,12 +2467,12 @@ struct Row {
   float v9;
   float v11;
   float v12;
+  float v38;
   float v39;
   float v40;
   float v41;
   float v42;
-  float v43;
-  float v46;
+  float v45;
   index o0;
   index o1;
   index o2;
@@ -2503,17 +2522,17 @@ struct Kept {
 };
 
 struct Side {
-  float s49[V];
+  float s48[V];
+  float s50[V];
   float s51[V];
-  float s52[V];
-  float s54[V];
+  float s53[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s49[i] = 0.0f;
+      s48[i] = 0.0f;
+      s50[i] = 0.0f;
       s51[i] = 0.0f;
-      s52[i] = 0.0f;
-      s54[i] = 0.0f;
+      s53[i] = 0.0f;
     }
   }
 };
@@ -2527,38 +2546,38 @@ struct Total {
     return other;
   }
 };
-FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int sweep) {
+FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int sweep, fw::u32 stretch, fw::u32 stretches) {
   const index at = (slot * static_cast<index>(a.elements) + element) * V;
-  if (sweep < 0 || sweep == 1) {
+  if ((sweep < 0 || sweep == 1) && (0u & (stretches - 1)) == stretch) {
     float* to = static_cast<float*>(a.pointers[9]) + at;
     float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
+    if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
     fw::store_line(to, sum);
   }
-  if (sweep < 0 || sweep == 0) {
+  if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
     float* to = static_cast<float*>(a.pointers[10]) + at;
     float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
+    if (add) fw::load_vector(to, fw::plain, sum);
+#pragma unroll
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
+    fw::store_line(to, sum);
+  }
+  if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
+    float* to = static_cast<float*>(a.pointers[11]) + at;
+    float sum[V];
+    if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
     for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
     fw::store_line(to, sum);
   }
-  if (sweep < 0 || sweep == 0) {
-    float* to = static_cast<float*>(a.pointers[11]) + at;
-    float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
-#pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
-    fw::store_line(to, sum);
-  }
-  if (sweep < 0 || sweep == 0) {
+  if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
     float* to = static_cast<float*>(a.pointers[12]) + at;
     float sum[V];
-    if (add) fw::load_vector<V, fw::Access::plain>(to, sum);
+    if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s54[i] : side.s54[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s53[i] : side.s53[i];
     fw::store_line(to, sum);
   }
 }
@@ -2578,43 +2597,43 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), f.in2);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), f.in20);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
-  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3));
-  row.v8 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4));
+  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3, a.reads));
+  row.v8 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4, a.reads));
 }
 
 struct Sums0 {
+  float a38;
   float a39;
-  float a40;
   FW_FN void clear() {
+    a38 = 0.0f;
     a39 = 0.0f;
-    a40 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a38 += other.a38;
     a39 += other.a39;
-    a40 += other.a40;
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
+    other.a38 = fw::shuffle_xor(a38, offset);
     other.a39 = fw::shuffle_xor(a39, offset);
-    other.a40 = fw::shuffle_xor(a40, offset);
     return other;
   }
 };
@@ -2634,8 +2653,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
+  float part38 = 0.0f;
   float part39 = 0.0f;
-  float part40 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2661,23 +2680,22 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v29 = fw::add(v23, v28);
     const float v30 = fw::mul(v29, v20);
     const float v31 = fw::mul(v30, v18);
-    const float v32 = fw::mul(v30, v17);
-    const float v33 = fw::sub(1.0f, v18);
-    const float v34 = fw::mul(v33, v18);
-    const float v35 = fw::mul(v32, v34);
-    const float v36 = fw::add(v31, v35);
-    const float v37 = fw::mul(v36, v14);
-    const float v38 = fw::mul(v37, v7);
-    const float v50 = fw::mul(v36, v13);
-    const float v53 = fw::mul(v29, v19);
-    part39 += v38;
-    part40 += v37;
-    if (inside) side.s51[i] += v50;
-    if (inside) side.s52[i] += v36;
-    if (inside) side.s54[i] += v53;
+    const float v32 = fw::sub(1.0f, v18);
+    const float v33 = fw::mul(v17, v32);
+    const float v34 = fw::add(v33, 1.0f);
+    const float v35 = fw::mul(v31, v34);
+    const float v36 = fw::mul(v35, v14);
+    const float v37 = fw::mul(v36, v7);
+    const float v49 = fw::mul(v35, v13);
+    const float v52 = fw::mul(v29, v19);
+    part38 = fw::mad(v36, v7, part38);
+    part39 = fw::mad(v35, v14, part39);
+    if (inside) side.s50[i] = fw::mad(v35, v13, side.s50[i]);
+    if (inside) side.s51[i] = fw::mad(v31, v34, side.s51[i]);
+    if (inside) side.s53[i] = fw::mad(v29, v19, side.s53[i]);
   }
+  if (inside) sums.a38 += part38;
   if (inside) sums.a39 += part39;
-  if (inside) sums.a40 += part40;
 }
 
 struct Sums1 {
@@ -2695,12 +2713,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  row.v38 = sums.a38;
   row.v39 = sums.a39;
-  row.v40 = sums.a40;
-  row.v41 = fw::mul(row.v39, row.v12);
-  row.v42 = fw::mul(row.v41, row.v12);
-  row.v43 = fw::over_row(row.v42, number0);
-  row.v46 = fw::over_row(row.v40, number0);
+  row.v40 = fw::mul(row.v38, row.v12);
+  row.v41 = fw::mul(row.v40, row.v12);
+  row.v42 = fw::over_row(row.v41, number0);
+  row.v45 = fw::over_row(row.v39, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2708,7 +2726,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out48[V];
+  float out47[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2734,20 +2752,19 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v29 = fw::add(v23, v28);
     const float v30 = fw::mul(v29, v20);
     const float v31 = fw::mul(v30, v18);
-    const float v32 = fw::mul(v30, v17);
-    const float v33 = fw::sub(1.0f, v18);
-    const float v34 = fw::mul(v33, v18);
-    const float v35 = fw::mul(v32, v34);
-    const float v36 = fw::add(v31, v35);
-    const float v37 = fw::mul(v36, v14);
-    const float v44 = fw::mul(v7, row.v43);
-    const float v45 = fw::sub(v37, v44);
-    const float v47 = fw::sub(v45, row.v46);
-    const float v48 = fw::mul(v47, row.v12);
-    out48[i] = fw::convert<float>(v48);
-    if (inside) side.s49[i] += v48;
+    const float v32 = fw::sub(1.0f, v18);
+    const float v33 = fw::mul(v17, v32);
+    const float v34 = fw::add(v33, 1.0f);
+    const float v35 = fw::mul(v31, v34);
+    const float v36 = fw::mul(v35, v14);
+    const float v43 = fw::mul(v7, row.v42);
+    const float v44 = fw::sub(v36, v43);
+    const float v46 = fw::sub(v44, row.v45);
+    const float v47 = fw::mul(v46, row.v12);
+    out47[i] = fw::convert<float>(v47);
+    if (inside) side.s48[i] = fw::mad(v46, row.v12, side.s48[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out48);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out47);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2785,7 +2802,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
       Side once;
       once.clear();
       stage_0(a, row, place(a, e), x, f, kept, true, sums0, once, total);
-      put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 0);
+      put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 0, 0, 1);
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -2799,7 +2816,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
       Side once;
       once.clear();
       stage_1(a, row, place(a, e), x, f, kept, true, sums1, once, total);
-      put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 1);
+      put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 1, 0, 1);
     }
     row_2(a, row, first, sums1);
   }
@@ -2857,7 +2874,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
         Side side;
         side.clear();
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
-        put_side(a, side, k, e, false, 0);
+        put_side(a, side, k, e, false, 0, 0, 1);
       }
     }
     if (end - e0 <= AHEAD * step) break;
@@ -2927,7 +2944,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
         Side side;
         side.clear();
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
-        put_side(a, side, k, e, false, 1);
+        put_side(a, side, k, e, false, 1, 0, 1);
       }
     }
     if (end - e0 <= AHEAD * step) break;
@@ -2978,7 +2995,7 @@ struct SideSum {
   FW_FN void merge(const SideSum& other) { value += other.value; }
   FW_FN SideSum exchanged(fw::u32 offset) const { return {fw::shuffle_xor(value, offset)}; }
 };
-FW_FN void side_49(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_48(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3008,7 +3025,7 @@ FW_FN void side_49(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[9])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_50(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3038,7 +3055,7 @@ FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[10])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_52(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3068,7 +3085,7 @@ FW_FN void side_52(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[11])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_54(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_53(const Args& a, const fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3105,10 +3122,10 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
   const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);
   switch (block / blocks) {
-    case 0: side_49(a, team, output); break;
-    case 1: side_51(a, team, output); break;
-    case 2: side_52(a, team, output); break;
-    case 3: side_54(a, team, output); break;
+    case 0: side_48(a, team, output); break;
+    case 1: side_50(a, team, output); break;
+    case 2: side_51(a, team, output); break;
+    case 3: side_53(a, team, output); break;
   }
 }
 '''
@@ -3920,10 +3937,15 @@ FW_FN char* shared_memory() { return shared_block; }
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-enum class Access {
-  read_only,  // nothing writes here while the kernel runs; global memory only
-  plain,      // the kernel itself may have written here; shared memory too
+// How something is read.
+struct Plain {};   // the kernel itself may have written it; shared memory too
+
+struct ReadOnly {  // nothing writes it while the kernel runs; global memory only
+  u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
+
+constexpr Plain plain = {};
+constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
 
 template <int bytes>
 struct word;
@@ -3953,52 +3975,48 @@ struct word<16> {
   using type = uint4;
 };
 
-// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
-// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
-// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-constexpr u64 kept_policy = 0x14f0000000000000;
-FW_FN uint4 load_kept(const uint4* from) {
+FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
   uint4 w;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN uint2 load_kept(const uint2* from) {
+FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
   uint2 w;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN u32 load_kept(const u32* from) {
+FW_FN u32 load_word(const u32* from, ReadOnly how) {
   u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
   return w;
 }
 #endif
 
 template <class W>
-FW_FN W load_kept(const W* from) {
+FW_FN W load_word(const W* from, ReadOnly) {
   return __ldg(from);
 }
 
+template <class W>
+FW_FN W load_word(const W* from, Plain) {
+  return *from;
+}
+
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
-template <int N, Access access = Access::read_only, class T>
-FW_FN void load_vector(const T* from, T (&to)[N]) {
+template <int N, class T, class How>
+FW_FN void load_vector(const T* from, How how, T (&to)[N]) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   const W* words = reinterpret_cast<const W*>(from);
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
-    W w;
-    if constexpr (access == Access::read_only) {
-      w = load_kept(words + i);
-    } else {
-      w = words[i];
-    }
+    const W w = load_word(words + i, how);
     memcpy(to + i * (bytes / int(sizeof(T))), &w, bytes);
   }
 }
@@ -4017,10 +4035,10 @@ FW_FN void store_vector(T* to, const T (&from)[N]) {
 }
 
 // One element.
-template <Access access = Access::read_only, class T>
-FW_FN T load(const T* from) {
+template <class T, class How>
+FW_FN T load(const T* from, How how) {
   T value[1];
-  load_vector<1, access>(from, value);
+  load_vector(from, how, value);
   return value[0];
 }
 
@@ -4051,7 +4069,8 @@ FW_FN Division divide(u32 n, Divider d) {
 // sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
 // before sm_80 copy at once.
 template <int bytes>
-FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes) {
+FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
+                      [[maybe_unused]] ReadOnly how = read_only) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async moves 4, 8 or 16 bytes");
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   char* const to = static_cast<char*>(shared);
@@ -4065,7 +4084,7 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes) {
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
     asm volatile(
         "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
-        "l"(global), "r"(valid), "l"(kept_policy)
+        "l"(global), "r"(valid), "l"(how.policy)
         : "memory");
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
@@ -4153,6 +4172,7 @@ struct KernelArgs {
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
+  ReadOnly reads;  // of operands that are not results
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
@@ -4179,9 +4199,9 @@ FW_FN Quotient divided(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <Access access = Access::read_only, class T>
-FW_FN void load_line(const T* from, T (&to)[V]) {
-  load_vector<V, access>(from, to);
+template <class T>
+FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+  load_vector(from, how, to);
 }
 
 template <class T>
@@ -4201,19 +4221,20 @@ FW_FN constexpr u32 ahead_bytes() {
 // fast at (with a stretch of its own for each thread, kernels took half as long again), and all offsets but the warp's
 // and the lane's are constants. `slot`: where the warp's begin; `before`: bytes of a thread in front of this operand's.
 template <class T>
-FW_FN void ask_line(char* slot, u32 before, const T* from) {
+FW_FN void ask_line(char* slot, u32 before, const T* from, ReadOnly how) {
   constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0) copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes);
+  if constexpr (bytes > 0)
+    copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes, how);
 }
 
 template <class T>
-FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V]) {
+FW_FN void take_line(const char* slot, u32 before, const T* from, ReadOnly how, T (&to)[V]) {
   constexpr u32 bytes = ahead_bytes<T>();
   if constexpr (bytes > 0) {
     const char* own = slot + before * warp_size + lane_index() * bytes;
-    load_vector<V, Access::plain>(reinterpret_cast<const T*>(own), to);
+    load_vector(reinterpret_cast<const T*>(own), plain, to);
   } else {
-    load_vector<V>(from, to);
+    load_vector(from, how, to);
   }
 }
 
@@ -4293,27 +4314,36 @@ FW_FN void reduce(const Team& team, S& sums) {
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
 
-// What the threads of a block hold that stand at the same place in stretches of `stride` threads is added up by those
-// of the first stretch: all leave theirs in shared memory, and behind a barrier these take it. `which`: of several that
-// are there at a time, room for an 8-byte number each.
+// What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave
+// theirs in shared memory, and behind a barrier those of one stretch take it, in the order of the stretches. `which`:
+// of several that are there at a time, room for an 8-byte number each.
 template <class T>
 FW_FN T* stretch_slot(char* memory, u32 which, u32 thread) {
   return reinterpret_cast<T*>(memory + (which * block_threads() + thread) * (V * 8));
 }
 
 template <class T>
-FW_FN void leave_for_stretch(const T (&values)[V], char* memory, u32 which) {
+FW_FN void leave_for_stretches(const T (&values)[V], char* memory, u32 which) {
   store_vector<V>(stretch_slot<T>(memory, which, thread_index()), values);
 }
 
 template <class T>
-FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory, u32 which) {
-  for (u32 t = thread_index() + stride; t < block_threads(); t += stride) {
+FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
+  u32 t = thread_index() & ((1u << bits) - 1);
+  load_vector(stretch_slot<T>(memory, which, t), plain, values);
+#pragma unroll 4
+  for (t += 1u << bits; t < block_threads(); t += 1u << bits) {
     T other[V];
-    load_vector<V, Access::plain>(stretch_slot<T>(memory, which, t), other);
+    load_vector(stretch_slot<T>(memory, which, t), plain, other);
 #pragma unroll
     for (int i = 0; i < V; ++i) values[i] += other[i];
   }
+}
+
+// Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and
+// then nothing is on its way while the thread computes. A branch that is never taken; `bits` is a number of bits.
+FW_FN void stay_above([[maybe_unused]] u32 bits) {
+  if (bits > 32) asm volatile("trap;");
 }
 
 }  // namespace fw
@@ -4581,7 +4611,8 @@ class CudaRules {
     int device = 0;
     void* stream = nullptr;
     int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // and the bytes of shared memory that a block may have there
+    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;      // and those of its L2 cache
     int widest = 1;            // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
@@ -4666,6 +4697,7 @@ class CudaRules {
   void add_memory(Call& call, Launches& launches) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
+  int64_t cache_policy(const Call& c) const;
   int64_t word_of(size_t number, double value) const;
   // The arguments of a launch with what is different in every call. `memory`: the addresses of Launches::buffers.
   std::vector<char> filled(const std::vector<char>& arguments, const std::vector<const Tensor*>& operands,
@@ -5054,6 +5086,22 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   }
 }
 
+// What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
+// an even rate: where it reads more than that cache holds. Less would stay for other kernels to trip over, longer than
+// anything of theirs (docs/kernels.md has the numbers).
+inline int64_t CudaRules::cache_policy(const Call& c) const {
+  constexpr int64_t evict_normal = 0x16f0000000000000, evict_last = 0x14f0000000000000;  // as createpolicy makes them
+  int64_t bytes = 0;
+  for (size_t o = 0; o < c.g.operands; ++o) {
+    if (code_.operands[o].store) continue;
+    int64_t elements = 1;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.stride(o, a) != 0) elements *= c.g.sizes[a];
+    bytes += elements * size_of(code_.operands[o].dtype);
+  }
+  return bytes > c.l2_bytes ? evict_last : evict_normal;
+}
+
 // A number as kernels read it.
 inline int64_t CudaRules::word_of(size_t n, double number) const {
   int64_t word = 0;
@@ -5083,7 +5131,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks})
+                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
@@ -5273,6 +5321,7 @@ class CudaKernel : CudaRules {
     c.stream = call.stream;
     c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
     c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    c.l2_bytes = device_attribute(cudaDevAttrL2CacheSize, call.device);
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;

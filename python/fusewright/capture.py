@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib
 import inspect
 import itertools
@@ -17,9 +18,10 @@ from collections.abc import Callable
 
 import torch
 import torch._dynamo
-from torch._dynamo import convert_frame, exc
+from torch._dynamo import bytecode_transformation, convert_frame, exc, output_graph, symbolic_convert, trace_rules
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import types as dynamo_types
+from torch._dynamo import utils as dynamo_utils
 
 from . import reasons
 from .backend import Fallback, Session, compile_graph
@@ -41,6 +43,7 @@ for _name in (
     "torch._dynamo.dce_extra_outputs",
     "torch._dynamo.repro.after_dynamo",
     "torch._export.passes._node_metadata_hook",
+    "torch._higher_order_ops.auto_functionalize",
     "torch._higher_order_ops.passes.inline_invoke_subgraph",
     "torch._inductor.compiler_bisector",
     "torch._inductor.fx_passes.dedupe_symint_uses",
@@ -52,6 +55,16 @@ for _name in (
 ):
     with contextlib.suppress(Exception):  # whatever is wrong with one of them, it may never be needed
         importlib.import_module(_name)
+# And what every capture works out for itself where nobody has before: the files that Dynamo skips, the functions that a
+# tensor may override, the instructions of a module's call, the patterns by which schemas are read.
+for _fill in (
+    lambda: trace_rules.check(torch.nn.Module.__call__),
+    lambda: torch.overrides.get_overridable_functions(),
+    lambda: bytecode_transformation.cleaned_instructions(torch.nn.Module._call_impl.__code__),
+    lambda: torch.utils._python_dispatch.get_alias_info(torch.ops.aten.add_.Tensor),
+):
+    with contextlib.suppress(Exception):
+        _fill()
 
 
 def _settings() -> dict:
@@ -62,6 +75,8 @@ def _settings() -> dict:
         "allow_unspec_int_on_nn_module": True,  # a step counter must not cost a capture for each value
         "specialize_float": False,  # an annealed float becomes an argument
         "invalidate_compile_context_weakrefs": False,  # None means the same for us, once all backends are imported
+        "record_runtime_overhead": False,  # two Python calls around each of the model's, for a label in profiles
+        "run_gc_after_compile": False,  # _without_collections: the interpreter collects by itself as soon as it may
         "recompile_limit" if hasattr(_config, "recompile_limit") else "cache_size_limit": limit,
         "accumulated_recompile_limit" if hasattr(_config, "accumulated_recompile_limit")
         else "accumulated_cache_size_limit": 16 * limit,
@@ -69,18 +84,50 @@ def _settings() -> dict:
     return {name: value for name, value in wanted.items() if hasattr(_config, name)}
 
 
+def _unread() -> list[tuple[object, str, Callable]]:
+    """What Dynamo works out in each capture for logs alone, and what stands in for it while nobody reads them."""
+    found = []
+    if not _is_read(dynamo_guards, "guards_log"):
+        # Guards are timed after a flush of the caches that takes 30 ms.
+        found.append((dynamo_guards, "profile_guard_manager", lambda *_: 0.0))
+    if not (_is_read(output_graph, "trace_call_log") or _is_read(symbolic_convert, "trace_source_log")):
+        # The name of the function around a line: each file that the model runs through is taken to tokens.
+        found.append((symbolic_convert, "get_funcname", lambda *_: None))
+    if not any(getattr(handler, "root_dir", True) for handler in logging.getLogger("torch.__trace").handlers):
+        # All settings of Inductor, which does not run, as JSON.
+        found.append((dynamo_utils, "_scrubbed_inductor_config_for_logging", lambda: None))
+    return [(module, name, instead) for module, name, instead in found if hasattr(module, name)]
+
+
+def _is_read(module: object, log: str) -> bool:
+    return not hasattr(module, log) or getattr(module, log).isEnabledFor(logging.DEBUG)
+
+
 @contextlib.contextmanager
-def _untimed_guards():
-    """Dynamo times the guards of each capture, for its log, after a flush of the caches that takes 30 ms."""
-    timed = getattr(dynamo_guards, "profile_guard_manager", None)
-    if timed is None or dynamo_guards.guards_log.isEnabledFor(logging.DEBUG):
-        yield
-        return
-    dynamo_guards.profile_guard_manager = lambda *_: 0.0
+def _unlogged():
+    """Without the work that is for logs alone (under the lock, like all that is patched)."""
+    replaced = [(module, name, getattr(module, name), instead) for module, name, instead in _unread()]
+    for module, name, _, instead in replaced:
+        setattr(module, name, instead)
     try:
         yield
     finally:
-        dynamo_guards.profile_guard_manager = timed
+        for module, name, original, _ in replaced:
+            setattr(module, name, original)
+
+
+@contextlib.contextmanager
+def _without_collections():
+    """No garbage is collected meanwhile: the objects of a capture are many and live until its end, and would have the
+    interpreter look through them again and again."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 class _EagerInstead(Exception):
@@ -107,7 +154,7 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
             )
         # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
         settings = {**_settings(), **self._session.settings}
-        with convert_frame.compile_lock, _config.patch(settings), _untimed_guards():
+        with convert_frame.compile_lock, _config.patch(settings), _unlogged(), _without_collections():
             self._session.frame = frame.f_code
             try:
                 result = super().__call__(frame, cache_entry, frame_state)

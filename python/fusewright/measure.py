@@ -11,6 +11,7 @@ the host far enough ahead that the device never waits for it: host time is measu
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ def interleaved(
 ) -> dict[str, Timing]:
     """Times every candidate on `fresh()` inputs, round after round, for about `seconds` or the fewest rounds.
 
-    The order is turned by one place each round, so that nobody always runs after the same neighbour.
+    The order is another in each round, so that nobody always runs after the same neighbour.
     prepared: a candidate returns the function that is timed; what it does before is not (a forward, say).
     """
     names = list(candidates)
@@ -72,13 +73,13 @@ def interleaved(
     samplers = {name: _sampler(candidates[name], inputs, prepared) for name in names}
     samples: dict[str, list[float]] = {name: [] for name in names}
     fewest, most = rounds
+    shuffled = random.Random(0)  # the same every time
     end = time.perf_counter() + seconds
     for turn in range(most):
         if turn >= fewest and time.perf_counter() > end:
             break
         inputs = fresh()
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
+        for name in shuffled.sample(names, len(names)):
             samples[name].append(samplers[name](inputs))
     return {name: Timing(tuple(values)) for name, values in samples.items()}
 
@@ -125,11 +126,16 @@ _flush_buffers: dict[torch.device, torch.Tensor] = {}
 
 def device_seconds(call: Callable[[], object], device: torch.device, ahead: float) -> float:
     """Seconds that the device works on a call that the host takes about `ahead` seconds to hand over."""
+    if _core.cuda_available():
+        # Kernels (torch.compile's too) may ask the cache to hold what they read, and writing over it leaves that there.
+        torch.cuda.synchronize(device)
+        _core.let_l2_forget(device.index or 0)
     if device not in _flush_buffers:
         _flush_buffers[device] = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
     with torch.cuda.device(device):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(int((1.5 * ahead + 50e-6) * CYCLES_PER_SECOND))
+        # Much longer than the host took when nothing else had run: letting go alone delays the backward's thread.
+        torch.cuda._sleep(int((2 * ahead + 300e-6) * CYCLES_PER_SECOND))
         _flush_buffers[device].fill_(1)
         start.record()
         call()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -11,7 +12,9 @@ from torch._functorch.aot_autograd import aot_export_module
 
 from . import autocast, reasons
 from .errors import Decline
+from .log import logger
 from .operators import FREE_VIEWS, PASSIVE, TABLE
+from .trace import is_plain, trace
 
 _enter_autocast = torch.amp.autocast_mode._enter_autocast
 _exit_autocast = torch.amp.autocast_mode._exit_autocast
@@ -35,43 +38,60 @@ def is_marker(node: fx.Node) -> bool:
 
 
 def normalize(gm: fx.GraphModule) -> Normalized:
-    """Export the graph; declines with export_failed or mutation, and then Dynamo's own graph must be run."""
+    """Trace the graph; declines with export_failed or mutation, and then Dynamo's own graph must be run."""
     gm, numbers = _numbers_as_inputs(gm)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-    examples = [node.meta["example_value"] for node in placeholders]
-    has_autocast = any(node.target is _enter_autocast for node in gm.graph.nodes)
     try:
-        module = _WithAutocast(gm) if has_autocast else gm
-        # Dynamo's context holds a fake mode for backends that start from real tensors; the examples bring their own.
-        with torch._guards.tracing(None):
-            exported, signature = aot_export_module(module, examples, trace_joint=False, pre_dispatch=True)
+        traced, written = _functional(gm, [node.meta["example_value"] for node in placeholders])
+    except Decline:
+        raise
     except Exception as error:  # export has many ways to refuse; every one of them leaves the graph to PyTorch
         text = str(error).strip().splitlines()
         raise Decline(reasons.EXPORT_FAILED, f"{type(error).__name__}: {text[0] if text else ''}") from error
-    graph = exported.graph
+    graph = traced.graph
     _numbers_as_items(graph, numbers)
     _drop_assertions(graph)
     _drop_broadcasts(graph)
     graph.eliminate_dead_code(lambda node: node.is_impure() or is_marker(node))
-    mutated = dict(signature.user_inputs_to_mutate)
-    if signature.buffers_to_mutate or getattr(signature, "parameters_to_mutate", None):
-        raise Decline(reasons.MUTATION, "state of the graph's own module")
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
-    values, results = output.args[0][: len(mutated)], list(output.args[0][len(mutated) :])
+    values, results = output.args[0][: len(written)], list(output.args[0][len(written) :])
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
-    by_name = {node.name: (node, source) for node, source in zip(arguments, placeholders, strict=bool(not numbers))}
+    sources = list(zip(arguments, placeholders, strict=not numbers))
     updates = {}
-    for value, target in zip(values, mutated.values(), strict=True):
-        placeholder, source = by_name[target]
+    for value, position in zip(values, written, strict=True):
+        placeholder, source = sources[position]
         if not _is_buffer(source):
             raise Decline(reasons.MUTATION, f"the graph writes into {source_name(source)}, which is no buffer")
         updates[placeholder] = value
-    _reveal_statistics(graph, updates, {node for node, source in by_name.values() if _is_buffer(source)})
+    _reveal_statistics(graph, updates, {node for node, source in sources if _is_buffer(source)})
     # An updated buffer among the outputs (`self.steps += 1` makes it one) is the buffer itself.
     buffer_of = {value: placeholder for placeholder, value in updates.items()}
     results = [buffer_of.get(result, result) if isinstance(result, fx.Node) else result for result in results]
     _check_aliases(updates, results)
-    return Normalized(graph, exported, updates, results)
+    return Normalized(graph, traced, updates, results)
+
+
+def _functional(gm: fx.GraphModule, examples: list) -> tuple[fx.GraphModule, list[int]]:
+    """The graph in functional ATen, in front of its results the new values of inputs, and those inputs' positions."""
+    # Dynamo's context holds a fake mode for backends that start from real tensors; the examples bring their own.
+    with torch._guards.tracing(None):
+        if is_plain(gm, examples):
+            try:
+                return trace(_run(gm), examples)
+            except Exception as error:
+                logger.debug("not traced, but exported: %s: %s", type(error).__name__, error)
+        return _export(gm, examples)
+
+
+def _export(gm: fx.GraphModule, examples: list) -> tuple[fx.GraphModule, list[int]]:
+    """The same by PyTorch's export, which takes twice as long and knows when to refuse."""
+    has_autocast = any(node.target is _enter_autocast for node in gm.graph.nodes)
+    module = _WithAutocast(gm) if has_autocast else gm
+    exported, signature = aot_export_module(module, examples, trace_joint=False, pre_dispatch=True)
+    if signature.buffers_to_mutate or getattr(signature, "parameters_to_mutate", None):
+        raise Decline(reasons.MUTATION, "state of the graph's own module")
+    arguments = [node.name for node in exported.graph.nodes if node.op == "placeholder"]
+    return exported, [arguments.index(name) for name in signature.user_inputs_to_mutate.values()]
 
 
 def _reveal_statistics(graph: fx.Graph, updates: dict[fx.Node, fx.Node], buffers: set[fx.Node]) -> None:
@@ -191,21 +211,31 @@ def _check_aliases(updates: dict, results: list) -> None:
                 raise Decline(reasons.MUTATION, "a view of an updated buffer is an output")
 
 
-class _WithAutocast(torch.nn.Module):
-    """The graph with its autocast markers in force. Export records them without running them, so every dtype after one,
-    and every cast that seemed to change nothing, would be wrong."""
+def _run(gm: fx.GraphModule) -> Callable:
+    """The graph as a function, with its autocast markers in force. They are recorded without being run, so every dtype
+    after one, and every cast that seemed to change nothing, would be wrong."""
+    interpreter = _AutocastInterpreter(gm)
 
-    def __init__(self, gm: fx.GraphModule):
-        super().__init__()
-        self.interpreter = _AutocastInterpreter(gm)
-
-    def forward(self, *args):
+    def run(*args):
         state = autocast.current()
         try:
             with fx.traceback.preserve_node_meta():
-                return self.interpreter.run(*args)
+                return interpreter.run(*args)
         finally:
             autocast.enter(state)
+
+    return run
+
+
+class _WithAutocast(torch.nn.Module):
+    """`_run` as the module that export asks for."""
+
+    def __init__(self, gm: fx.GraphModule):
+        super().__init__()
+        self.run = _run(gm)
+
+    def forward(self, *args):
+        return self.run(*args)
 
 
 class _AutocastInterpreter(fx.Interpreter):

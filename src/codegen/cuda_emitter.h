@@ -45,8 +45,9 @@ class CudaEmitter : Emitter {
   std::string computed(int s) const;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;
-  std::vector<int> moments_in(int p) const;  // pairs of reductions taken in one, by their second
-  bool is_position_side(int s) const;        // varies along the row; else one number for each anchor
+  std::string accumulate(int s, const std::string& total) const;  // an element, in a stage
+  std::vector<int> moments_in(int p) const;                       // pairs of reductions taken in one, by their second
+  bool is_position_side(int s) const;  // varies along the row; else one number for each anchor
   std::vector<int> sides(bool position) const;
   void write_header();
   void write_numbers();
@@ -54,6 +55,7 @@ class CudaEmitter : Emitter {
   void write_sums(int p);
   void write_side_state();
   void write_place_row();
+  void write_move_row();
   bool overwrites() const;
   std::string only_once(int s) const;
   void write_row_loads();

@@ -77,28 +77,33 @@ void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
 void CudaEmitter::write_team_end(bool held) {
   if (!has_sides()) return;
   if (held && !sides(true).empty()) {
-    line("const fw::u32 stretch = 1u << (team.bits + a.anchor_bits);");
-    open("if (stretch < fw::block_threads())");
+    // Threads at the same place in stretches of the block add up what they have: each sum in a stretch of its own, as
+    // far as there are enough.
+    line("const fw::u32 stretch_bits = team.bits + a.anchor_bits, stretch = fw::thread_index() >> stretch_bits;");
+    line("const fw::u32 stretches = fw::block_threads() >> stretch_bits;");
+    auto for_each_side = [&](auto write) {
+      unsigned which = 0;
+      for (int s : sides(true)) write("side[item].s" + to_string(s), to_string(which++) + "u");
+    };
+    open("if (stretches > 1)");
     by_way_of_arrival([&] { line("fw::copy_async_wait<0>();"); }, [] {});
     line("char* const memory = fw::shared_memory() + a.ahead;");
-    auto for_each_side = [&](const char* what, const char* more) {
-      unsigned which = 0;
-      for (int s : sides(true))
-        line("fw::", what, "(side[item].s", to_string(s), more, ", memory, ", to_string(which++), ");");
-    };
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("fw::barrier();  // whoever still reads what was there");
-    for_each_side("leave_for_stretch", "");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
+    });
     line("fw::barrier();");
-    open("if (fw::thread_index() < stretch)");
-    for_each_side("add_stretches", ", stretch");
-    close();
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line("if ((", which, " & (stretches - 1)) == stretch) fw::add_stretches(", side, ", stretch_bits, memory, ",
+           which, ");");
+    });
     close();
     close();
     over_items(
-        "if (fw::thread_index() < stretch && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "
-        "static_cast<index>(a.anchors) + anchor, e, false, -1);");
+        "if (fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, "
+        "e, false, -1, stretch, stretches);");
   }
   if (sides(false).empty()) return;
   line("fw::reduce(team, total);");
@@ -161,10 +166,10 @@ void CudaEmitter::write_first_arrivals() {
 
 // Takes what has arrived for `row` into x, and asks for later rows.
 void CudaEmitter::write_arrivals() {
-  write_place("next", "turn + 1");
   line("Values x[ITEMS];");
   by_way_of_arrival(
       [&] {
+        write_place("next", "turn + 1");
         write_load_row("next", "next.live && team.thread == 0");
         line("fw::copy_async_wait<FW_DEPTH - 1>();");
         over_items(
@@ -174,12 +179,18 @@ void CudaEmitter::write_arrivals() {
         line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
       },
       [&] {
+        if (walked_axes_.size() == 1) {
+          line("Row next;");
+          line("move_row(a, row, next);");
+        } else {
+          write_place("next", "turn + 1");
+        }
         over_items("x[item] = ahead[item];");
-        // A branch, which the assembler does not move loads out of: down to where registers are free.
         open("if (next.live)");
         write_load_row("next", "team.thread == 0");
         over_items("if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);");
         close();
+        line("fw::stay_above(a.lane_bits);");
       });
 }
 
@@ -267,7 +278,7 @@ void CudaEmitter::write_walking_entry() {
     }
     line("stage_", id, "(a, row, place(a, e), x, f, kept, true, sums", id, side, ");");
     if (!sides_in(p).empty())
-      line("put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, ", id, ");");
+      line("put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, ", id, ", 0, 1);");
     close();
     for (int m : moments_in(p)) line("sums", id, ".m", to_string(m), ".finish();");
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
@@ -398,7 +409,7 @@ void CudaEmitter::write_phase_entry(int p) {
   if (has_sides())
     over_ahead("0", {"Side side;", "side.clear();",
                      "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
-                     sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ");"});
+                     sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ", 0, 1);"});
   else
     over_ahead("0", {"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
   line("if (end - e0 <= AHEAD * step) break;");

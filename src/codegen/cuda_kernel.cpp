@@ -259,6 +259,16 @@ std::string CudaEmitter::computed(int s) const {
 
 std::string CudaEmitter::accumulator_type(int s) const { return register_type(dtype(s)); }
 
+// Accumulates what s reduces. A product is added in one instruction: the compiler would not do that across a condition.
+std::string CudaEmitter::accumulate(int s, const std::string& total) const {
+  const int value = step(s).operands[0];
+  const bool here = step(value).role == Role::compute && !row_level(value) && !(carried(value) && stage(value) < pass_);
+  const bool real = is_float(dtype(s)) && compute_type(dtype(value)) == compute_type(dtype(s));
+  if (node(s).op != Op::sum || node(value).op != Op::mul || !here || !real) return combine(s, total, use(value));
+  return total + " = fw::mad(" + use(step(value).operands[0]) + ", " + use(step(value).operands[1]) + ", " + total +
+         ");";
+}
+
 // Accumulates `value` into `total`. A NaN stays.
 std::string CudaEmitter::combine(int s, const std::string& total, const std::string& value) const {
   if (node(s).op == Op::sum) return total + " += " + value + ";";
@@ -314,6 +324,30 @@ void CudaEmitter::write_row_state() {
   close(";");
   line();
   write_place_row();
+  if (has_sides() && !walking() && walked_axes_.size() == 1) write_move_row();
+}
+
+// The place of a team's next row from that of the one before it: a step along the axis for each operand, where all of
+// it would be worked out anew from the row's number. Where there is no such row it stays. For rows that come straight
+// into registers; others are too long for it to matter, and need the registers.
+void CudaEmitter::write_move_row() {
+  const std::string axis = "c" + to_string(walked_axes_[0]);
+  open("FW_FN void move_row(const Args& a, const Row& row, Row& next)");
+  line("index rows = static_cast<index>(a.parts);");
+  line("next.live = row.live && row.", axis, " + rows < static_cast<index>(a.walked);");
+  line("if (!next.live) rows = 0;");
+  for (int a : row_axes()) {
+    const std::string c = "c" + to_string(a);
+    line("next.", c, " = row.", c, c == axis ? " + rows;" : ";");
+  }
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (code_.operands[o].side) continue;
+    const int operand = static_cast<int>(o), a = walked_axes_[0];
+    const std::string place = "o" + to_string(o);
+    line("next.", place, " = row.", place, operand_varies(operand, a) ? " + rows * " + stride(operand, a) : "", ";");
+  }
+  close();
+  line();
 }
 
 void CudaEmitter::write_place_row() {
@@ -411,17 +445,20 @@ void CudaEmitter::write_side_state() {
   line("return other;");
   close();
   close(";");
-  // Into the buffers: those of one pass, or all (-1). `slot` is the team's place in them, `element` the vector's
-  // within the row.
-  open("FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int pass)");
+  // Into the buffers: those of one pass, or all (-1), and of these what belongs to one of several stretches of threads.
+  // `slot` is the team's place in them, `element` the vector's within the row.
+  open("FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int pass, ",
+       "fw::u32 stretch, fw::u32 stretches)");
   line("const index at = (slot * static_cast<index>(a.elements) + element) * V;");
+  unsigned which = 0;
   for (int s : sides(true)) {
     int operand = operand_of_[static_cast<size_t>(s)].store;
     std::string name = to_string(s);
-    open("if (pass < 0 || pass == ", to_string(stage(s)), ")");
+    open("if ((pass < 0 || pass == ", to_string(stage(s)), ") && (", to_string(which++),
+         "u & (stretches - 1)) == stretch)");
     line(reg(s), "* to = ", pointer(operand), " + at;");
     line(reg(s), " sum[V];");
-    line("if (add) fw::load_vector<V, fw::Access::plain>(to, sum);");
+    line("if (add) fw::load_vector(to, fw::plain, sum);");
     out_ += "#pragma unroll\n";
     line("for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s", name, "[i] : side.s", name, "[i];");
     line("fw::store_line(to, sum);");
@@ -471,7 +508,8 @@ void CudaEmitter::write_row_loads() {
       line(use(s), " = writer", only_once(s), " ? fw::convert<", reg(s), ">(", pointer(operand), "[",
            row_index(s, operand), "]) : ", literal(0, dtype(s)), ";");
     else
-      line(use(s), " = fw::convert<", reg(s), ">(fw::load(", pointer(operand), " + ", row_index(s, operand), "));");
+      line(use(s), " = fw::convert<", reg(s), ">(fw::load(", pointer(operand), " + ", row_index(s, operand),
+           ", a.reads));");
   }
   if (is_column()) close();
   close();

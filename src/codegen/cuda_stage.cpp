@@ -53,10 +53,11 @@ void CudaEmitter::write_ahead() {
       int operand = operand_of_[static_cast<size_t>(s)].load;
       std::string from = element_address(operand), in = to + to_string(s);
       const bool wanted = !needed || std::find(needed->begin(), needed->end(), s) != needed->end();
-      if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ");");
+      if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ", a.reads);");
       if (!inner_varying(s)) continue;
       if (wanted)
-        line("fw::", needed ? "take_line" : "ask_line", "(slot, 0", before, ", ", from, needed ? ", " + in : "", ");");
+        line("fw::", needed ? "take_line" : "ask_line", "(slot, 0", before, ", ", from, ", a.reads",
+             needed ? ", " + in : "", ");");
       before += " + fw::ahead_bytes<" + std::string(storage_type(dtype(s))) + ">()";
     }
     line("static_assert(0", before, " <= ", fixed ? "FW_FIXED" : "FW_AHEAD", ", \"the launcher counts otherwise\");");
@@ -131,9 +132,9 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
     std::string from = element_address(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
     if (inner_varying(s))
-      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", a.reads, ", to, ");");
     else
-      line(to, " = fw::load(", from, ");");
+      line(to, " = fw::load(", from, ", a.reads);");
   }
   close();
 }
@@ -202,18 +203,17 @@ void CudaEmitter::write_stage(int p) {
     if (carried(s)) line("kept.v", to_string(s), "[i] = ", use(s), ";");
   for (int s : reduces_in(p)) {
     if (nest().moments_of(s)) continue;
-    std::string value = use(step(s).operands[0]);
     if (is_column())
-      line("if (inside) ", combine(s, "sums.a" + to_string(s) + "[i]", value));
+      line("if (inside) ", accumulate(s, "sums.a" + to_string(s) + "[i]"));
     else
-      line(combine(s, "part" + to_string(s), value));
+      line(accumulate(s, "part" + to_string(s)));
   }
   for (int m : moments_in(p)) line("if (inside) sums.m", to_string(m), ".add(i, ", use(nest().moments_of(m)->of), ");");
   for (int s : sides_in(p)) {
     if (is_position_side(s))
-      line("if (inside) side.s", to_string(s), "[i] += ", use(step(s).operands[0]), ";");
+      line("if (inside) ", accumulate(s, "side.s" + to_string(s) + "[i]"));
     else
-      line("part", to_string(s), " += ", use(step(s).operands[0]), ";");
+      line(accumulate(s, "part" + to_string(s)));
   }
   close();
 

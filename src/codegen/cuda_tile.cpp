@@ -56,8 +56,8 @@ void CudaEmitter::write_tiled_entry() {
   open("FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x)");
   for (int s : loads) {
     int operand = operand_of_[static_cast<size_t>(s)].load;
-    line(only_if(true, operand), "fw::load_vector<V, fw::Access::plain>(", tile_of(operand), " + row.tile, x.in",
-         to_string(s), ");");
+    line(only_if(true, operand), "fw::load_vector(", tile_of(operand), " + row.tile, fw::plain, x.in", to_string(s),
+         ");");
   }
   close();
 
@@ -69,8 +69,8 @@ void CudaEmitter::write_tiled_entry() {
   line("Row row;");
   line("row.live = true;");
   line("place_row(a, tile.anchor, 0, row);");
-  auto operand_text = [&](int operand) {
-    return pointer(operand) + " + row.o" + to_string(operand) + ", a.strides[" + to_string(operand) + "][" +
+  auto operand_text = [&](int operand, const char* how) {
+    return pointer(operand) + " + row.o" + to_string(operand) + how + ", a.strides[" + to_string(operand) + "][" +
            to_string(nest().inner) + "], a.walked, a.line);";
   };
   auto any_tiled = [&](const std::vector<int>& steps, int Operands::*which) {
@@ -94,7 +94,7 @@ void CudaEmitter::write_tiled_entry() {
   for (int s : loads) {
     int operand = operand_of_[static_cast<size_t>(s)].load;
     line("fw::Squares<", storage_type(dtype(s)), "> square", to_string(operand), ";");
-    line(only_if(true, operand), "square", to_string(operand), ".load(tile, ", operand_text(operand));
+    line(only_if(true, operand), "square", to_string(operand), ".load(tile, ", operand_text(operand, ", a.reads"));
   }
   line("Values x[ITEMS];");
   line("Kept kept;");
@@ -109,7 +109,7 @@ void CudaEmitter::write_tiled_entry() {
   for (int s : stores) {
     int operand = operand_of_[static_cast<size_t>(s)].store;
     line(only_if(true, operand), "fw::Squares<", storage_type(dtype(s)), ">::store(tile, ", tile_of(operand), ", ",
-         operand_text(operand));
+         operand_text(operand, ""));
   }
   close();
 }

@@ -137,12 +137,12 @@ void CudaEmitter::write_spans(int s) {
     for (int a : step(s).taps)
       if (a != inner && operand_varies(operand, a)) from += " + t" + to_string(a) + " * " + stride(operand, a);
     if (inner_varying(load)) {
-      line("fw::load_line(", from, ", ", name, ");");
+      line("fw::load_line(", from, ", a.reads, ", name, ");");
     } else if (is_span(s, load)) {
       const Axis& t = axis(inner);
       line("fw::load_span<", to_string(t.padding), always_inside(s) ? ", true>(" : ", false>(", from, ", ",
            coordinate(t.base, "0"), " * ", to_string(t.stride), " - ", to_string(t.padding), ", a.sizes[",
-           to_string(inner), "], a.strides[", to_string(operand), "][", to_string(inner), "], ", name, ");");
+           to_string(inner), "], a.strides[", to_string(operand), "][", to_string(inner), "], a.reads, ", name, ");");
     }
   }
 }
@@ -162,7 +162,7 @@ void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
         text = span(s, other) + "[i * " + to_string(axis(inner).stride) + " + k" + to_string(inner) + " * " +
                to_string(axis(inner).dilation) + "]";
       else
-        text = "fw::load(" + pointer(operand) + " + " + offset + ")";
+        text = "fw::load(" + pointer(operand) + " + " + offset + ", a.reads)";
       text = "fw::convert<" + reg(other) + ">(" + text + ")";
     } else {
       text = step(other).role == Role::iota ? iota(other) : compute(other);

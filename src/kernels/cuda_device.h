@@ -119,10 +119,13 @@ FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic
 
 // ---------------------------------------------------------------- wide accesses
 
-enum class Access {
-  read_only,  // nothing writes here while the kernel runs; global memory only
-  plain,      // the kernel itself may have written here; shared memory too
+// How something is read.
+struct Plain {};   // the kernel itself may have written it; shared memory too
+struct ReadOnly {  // nothing writes it while the kernel runs; global memory only
+  u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
+constexpr Plain plain = {};
+constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
 
 template <int bytes>
 struct word;
@@ -147,35 +150,35 @@ struct word<16> {
   using type = uint4;
 };
 
-// What a kernel only reads stays in the L2 cache for longer than what it writes, which therefore leaves for memory
-// early and at an even rate (docs/kernels.md has the numbers). By the policy that createpolicy makes of evict_last on
-// the devices where that was measured: a constant costs nothing, the instruction is repeated before every access.
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-constexpr u64 kept_policy = 0x14f0000000000000;
-FW_FN uint4 load_kept(const uint4* from) {
+FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
   uint4 w;
   asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
                : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN uint2 load_kept(const uint2* from) {
+FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
   uint2 w;
   asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
                : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(kept_policy));
+               : "l"(from), "l"(how.policy));
   return w;
 }
-FW_FN u32 load_kept(const u32* from) {
+FW_FN u32 load_word(const u32* from, ReadOnly how) {
   u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(kept_policy));
+  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
   return w;
 }
 #endif
 template <class W>
-FW_FN W load_kept(const W* from) {
+FW_FN W load_word(const W* from, ReadOnly) {
   return __ldg(from);
+}
+template <class W>
+FW_FN W load_word(const W* from, Plain) {
+  return *from;
 }
 
 // Storage for N elements that may be read and written by 16 bytes.
@@ -187,8 +190,8 @@ struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
 };
 
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
-template <int N, Access access = Access::read_only, class T>
-FW_FN void load_vector(const T* from, T (&to)[N] FW_AND_CALLER) {
+template <int N, class T, class How>
+FW_FN void load_vector(const T* from, How how, T (&to)[N] FW_AND_CALLER) {
   constexpr int bytes = N * sizeof(T) < 16 ? N * sizeof(T) : 16;
   using W = typename word<bytes>::type;
   const W* words = reinterpret_cast<const W*>(from);
@@ -197,12 +200,7 @@ FW_FN void load_vector(const T* from, T (&to)[N] FW_AND_CALLER) {
 #endif
 #pragma unroll
   for (int i = 0; i < int(N * sizeof(T)) / bytes; ++i) {
-    W w;
-    if constexpr (access == Access::read_only) {
-      w = load_kept(words + i);
-    } else {
-      w = words[i];
-    }
+    const W w = load_word(words + i, how);
     memcpy(to + i * (bytes / int(sizeof(T))), &w, bytes);
   }
 }
@@ -224,10 +222,10 @@ FW_FN void store_vector(T* to, const T (&from)[N] FW_AND_CALLER) {
 }
 
 // One element.
-template <Access access = Access::read_only, class T>
-FW_FN T load(const T* from FW_AND_CALLER) {
+template <class T, class How>
+FW_FN T load(const T* from, How how FW_AND_CALLER) {
   T value[1];
-  load_vector<1, access>(from, value FW_AND_LINE);
+  load_vector(from, how, value FW_AND_LINE);
   return value[0];
 }
 template <class T>
@@ -260,7 +258,8 @@ FW_FN Division divide(u32 n, Divider d) {
 // sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
 // before sm_80 copy at once.
 template <int bytes>
-FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes FW_AND_CALLER) {
+FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
+                      [[maybe_unused]] ReadOnly how = read_only FW_AND_CALLER) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async moves 4, 8 or 16 bytes");
 #ifdef FW_EMULATOR
   fwemu::copy_async(shared, global, bytes, valid, line);
@@ -276,7 +275,7 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes FW_AND
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
     asm volatile(
         "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
-        "l"(global), "r"(valid), "l"(kept_policy)
+        "l"(global), "r"(valid), "l"(how.policy)
         : "memory");
 #else
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)

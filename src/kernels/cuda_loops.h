@@ -62,6 +62,7 @@ struct KernelArgs {
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
+  ReadOnly reads;  // of operands that are not results
   Divider divider[AXES];
   Divider line_divider, tiles_divider, anchors_divider, rows_divider;
   u32 team_bits, lane_bits;  // threads that reduce together; neighbouring columns side by side
@@ -97,9 +98,9 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <Access access = Access::read_only, class T>
-FW_FN void load_line(const T* from, T (&to)[V] FW_AND_CALLER) {
-  load_vector<V, access>(from, to FW_AND_LINE);
+template <class T>
+FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V] FW_AND_CALLER) {
+  load_vector(from, how, to FW_AND_LINE);
 }
 template <class T>
 FW_FN void store_line(T* to, const T (&from)[V] FW_AND_CALLER) {
@@ -117,18 +118,19 @@ FW_FN constexpr u32 ahead_bytes() {
 // fast at (with a stretch of its own for each thread, kernels took half as long again), and all offsets but the warp's
 // and the lane's are constants. `slot`: where the warp's begin; `before`: bytes of a thread in front of this operand's.
 template <class T>
-FW_FN void ask_line(char* slot, u32 before, const T* from FW_AND_CALLER) {
+FW_FN void ask_line(char* slot, u32 before, const T* from, ReadOnly how FW_AND_CALLER) {
   constexpr u32 bytes = ahead_bytes<T>();
-  if constexpr (bytes > 0) copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes FW_AND_LINE);
+  if constexpr (bytes > 0)
+    copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes, how FW_AND_LINE);
 }
 template <class T>
-FW_FN void take_line(const char* slot, u32 before, const T* from, T (&to)[V] FW_AND_CALLER) {
+FW_FN void take_line(const char* slot, u32 before, const T* from, ReadOnly how, T (&to)[V] FW_AND_CALLER) {
   constexpr u32 bytes = ahead_bytes<T>();
   if constexpr (bytes > 0) {
     const char* own = slot + before * warp_size + lane_index() * bytes;
-    load_vector<V, Access::plain>(reinterpret_cast<const T*>(own), to FW_AND_LINE);
+    load_vector(reinterpret_cast<const T*>(own), plain, to FW_AND_LINE);
   } else {
-    load_vector<V>(from, to FW_AND_LINE);
+    load_vector(from, how, to FW_AND_LINE);
   }
 }
 
@@ -141,18 +143,18 @@ FW_FN u32 unsigned_of(index n) { return static_cast<u32>(n); }
 // Neighbours from position `first` on of a line of `size`; zeros beyond its ends, unless all of them are known to be
 // `inside`. By vectors where `padding`, which `first` is off by, keeps them aligned.
 template <int padding, bool inside, int SPAN, class T>
-FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[SPAN]) {
+FW_FN void load_span(const T* line, index first, i64 size, i64 stride, ReadOnly how, T (&to)[SPAN]) {
   if constexpr (V > 1 && padding % V == 0) {
 #pragma unroll
     for (int n = 0; n < SPAN; n += V) {
       T part[V];
       const index p = first + n;
       if ((inside && n + V <= SPAN) || (p >= 0 && p + V <= size)) {
-        load_vector<V>(line + p, part);
+        load_vector(line + p, how, part);
       } else {
 #pragma unroll
         for (int i = 0; i < V; ++i)
-          part[i] = n + i < SPAN && (inside || (p + i >= 0 && p + i < size)) ? fw::load(line + p + i) : T{};
+          part[i] = n + i < SPAN && (inside || (p + i >= 0 && p + i < size)) ? fw::load(line + p + i, how) : T{};
       }
 #pragma unroll
       for (int i = 0; i < V; ++i)
@@ -162,7 +164,7 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, T (&to)[S
 #pragma unroll
     for (int n = 0; n < SPAN; ++n) {
       const index p = first + n;
-      to[n] = inside || (p >= 0 && p < size) ? fw::load(line + p * static_cast<index>(stride)) : T{};
+      to[n] = inside || (p >= 0 && p < size) ? fw::load(line + p * static_cast<index>(stride), how) : T{};
     }
   }
 }
@@ -241,25 +243,36 @@ FW_FN void reduce(const Team& team, S& sums) {
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
 
-// What the threads of a block hold that stand at the same place in stretches of `stride` threads is added up by those
-// of the first stretch: all leave theirs in shared memory, and behind a barrier these take it. `which`: of several that
-// are there at a time, room for an 8-byte number each.
+// What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave
+// theirs in shared memory, and behind a barrier those of one stretch take it, in the order of the stretches. `which`:
+// of several that are there at a time, room for an 8-byte number each.
 template <class T>
 FW_FN T* stretch_slot(char* memory, u32 which, u32 thread) {
   return reinterpret_cast<T*>(memory + (which * block_threads() + thread) * (V * 8));
 }
 template <class T>
-FW_FN void leave_for_stretch(const T (&values)[V], char* memory, u32 which) {
+FW_FN void leave_for_stretches(const T (&values)[V], char* memory, u32 which) {
   store_vector<V>(stretch_slot<T>(memory, which, thread_index()), values);
 }
 template <class T>
-FW_FN void add_stretches(T (&values)[V], u32 stride, char* memory, u32 which) {
-  for (u32 t = thread_index() + stride; t < block_threads(); t += stride) {
+FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
+  u32 t = thread_index() & ((1u << bits) - 1);
+  load_vector(stretch_slot<T>(memory, which, t), plain, values);
+#pragma unroll 4
+  for (t += 1u << bits; t < block_threads(); t += 1u << bits) {
     T other[V];
-    load_vector<V, Access::plain>(stretch_slot<T>(memory, which, t), other);
+    load_vector(stretch_slot<T>(memory, which, t), plain, other);
 #pragma unroll
     for (int i = 0; i < V; ++i) values[i] += other[i];
   }
+}
+
+// Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and
+// then nothing is on its way while the thread computes. A branch that is never taken; `bits` is a number of bits.
+FW_FN void stay_above([[maybe_unused]] u32 bits) {
+#ifndef FW_EMULATOR
+  if (bits > 32) asm volatile("trap;");
+#endif
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one pass. A thread adds up distances from

@@ -82,11 +82,11 @@ struct Squares {
     }
   }
 
-  FW_FN void load(const Tile& tile, const T* from, i64 stride, i64 extent, i64 line) {
+  FW_FN void load(const Tile& tile, const T* from, ReadOnly how, i64 stride, i64 extent, i64 line) {
     each(tile, extent, line, [&](int g, u32, index across, index along) {
 #pragma unroll
       for (int r = 0; r < V; ++r)
-        load_vector<V>(from + (along + r) * static_cast<index>(stride) + across, values[g][r]);
+        load_vector(from + (along + r) * static_cast<index>(stride) + across, how, values[g][r]);
     });
   }
   FW_FN void put(const Tile& tile, T* shared, i64 extent, i64 line) const {
@@ -106,7 +106,7 @@ struct Squares {
 #pragma unroll
       for (int i = 0; i < V; ++i) {
         T turned[V];
-        load_vector<V, Access::plain>(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), turned);
+        load_vector(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), plain, turned);
 #pragma unroll
         for (int r = 0; r < V; ++r) square[r][i] = turned[r];
       }

@@ -129,6 +129,22 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   }
 }
 
+// What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
+// an even rate: where it reads more than that cache holds. Less would stay for other kernels to trip over, longer than
+// anything of theirs (docs/kernels.md has the numbers).
+inline int64_t CudaRules::cache_policy(const Call& c) const {
+  constexpr int64_t evict_normal = 0x16f0000000000000, evict_last = 0x14f0000000000000;  // as createpolicy makes them
+  int64_t bytes = 0;
+  for (size_t o = 0; o < c.g.operands; ++o) {
+    if (code_.operands[o].store) continue;
+    int64_t elements = 1;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.stride(o, a) != 0) elements *= c.g.sizes[a];
+    bytes += elements * size_of(code_.operands[o].dtype);
+  }
+  return bytes > c.l2_bytes ? evict_last : evict_normal;
+}
+
 // A number as kernels read it.
 inline int64_t CudaRules::word_of(size_t n, double number) const {
   int64_t word = 0;
@@ -158,7 +174,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
   for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks})
+                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);

@@ -60,7 +60,8 @@ class CudaRules {
     int device = 0;
     void* stream = nullptr;
     int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // and the bytes of shared memory that a block may have there
+    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;      // and those of its L2 cache
     int widest = 1;            // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
@@ -145,6 +146,7 @@ class CudaRules {
   void add_memory(Call& call, Launches& launches) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
+  int64_t cache_policy(const Call& c) const;
   int64_t word_of(size_t number, double value) const;
   // The arguments of a launch with what is different in every call. `memory`: the addresses of Launches::buffers.
   std::vector<char> filled(const std::vector<char>& arguments, const std::vector<const Tensor*>& operands,

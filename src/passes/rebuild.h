@@ -42,4 +42,10 @@ inline Value copy_node(Builder& builder, const Node& node, std::vector<Value> op
   return static_cast<Value>(graph.nodes.size()) - 1;
 }
 
+// Of the graph itself: a number of the user's may be another in the next call.
+inline bool is_constant(const Graph& graph, Value v, double value) {
+  const Node& node = graph[v];
+  return node.op == Op::constant && !node.has("runtime") && node.number("value") == value;
+}
+
 }  // namespace fusewright

@@ -3,6 +3,7 @@
 // once more after it for what only gradients contain.
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -222,6 +223,48 @@ Value distances_sum_to_zero(Builder& b, const Node& node, const Operands& operan
   return -1;
 }
 
+// Between -1 and 1, whatever it is computed from.
+bool is_bounded(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  if (node.op == Op::sigmoid || node.op == Op::tanh) return true;
+  return node.op == Op::sub && is_constant(graph, node.operands[0], 1) && graph[node.operands[1]].op == Op::sigmoid;
+}
+
+// y + y r = y (1 + r), where y is itself a product: what a term and a multiple of it share is multiplied once. The
+// gradient of x s(x) is such a sum: with s' = s (1 - s) it is g s + g x s (1 - s). Where r is a product, no more than
+// one of its factors may be large, so that it is not when y r is not.
+Value term_joins_its_multiple(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
+  if (node.op != Op::add || !is_float(node.type.dtype)) return -1;
+  const Graph& graph = b.graph();
+  constexpr size_t most_factors = 16;
+  auto factor = [&](auto&& self, Value v, Operands& factors) -> void {
+    const Node& product = graph[v];
+    if (product.op != Op::mul || factors.size() > most_factors) return factors.push_back(v);
+    for (Value operand : product.operands) self(self, operand, factors);
+  };
+  for (size_t i : {size_t{0}, size_t{1}}) {
+    const Value term = operands[i], multiple = operands[1 - i];
+    if (graph.shape(term) != node.type.shape || uses(before, node.operands[1 - i]) > 1) continue;
+    Operands shared, rest;
+    factor(factor, term, shared);
+    factor(factor, multiple, rest);
+    if (shared.size() < 2 || shared.size() > most_factors || rest.size() > most_factors) continue;
+    bool all = true;
+    for (Value f : shared) {
+      const auto it = std::find(rest.begin(), rest.end(), f);
+      all &= it != rest.end();
+      if (all) rest.erase(it);
+    }
+    auto bounded = [&](Value f) { return is_bounded(graph, f); };
+    const auto unbounded = std::count_if(rest.begin(), rest.end(), std::not_fn(bounded));
+    if (!all || rest.empty() || unbounded > 1) continue;
+    Value ratio = rest[0];
+    for (size_t k = 1; k < rest.size(); ++k) ratio = b.binary(Op::mul, ratio, rest[k]);
+    return b.binary(Op::mul, term, b.binary(Op::add, ratio, b.constant(1, b.dtype(ratio))));
+  }
+  return -1;
+}
+
 struct Rule {
   const char* name;
   const char* meaning;
@@ -243,6 +286,9 @@ constexpr Rule rules[] = {
      norm_is_affine},
     {"common_factor_leaves_terms",
      "the terms of a norm's gradient are added before their common factor multiplies them", common_factor_leaves_terms},
+    {"term_joins_its_multiple",
+     "y + y r is y (1 + r): what a term and its multiple share is multiplied once, as in a swish's gradient",
+     term_joins_its_multiple},
 };
 
 // A name that is misspelt switches nothing off: say so, once for each in a process.

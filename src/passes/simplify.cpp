@@ -11,11 +11,6 @@
 namespace fusewright {
 namespace {
 
-bool is_constant(const Graph& graph, Value v, double value) {
-  const Node& node = graph[v];
-  return node.op == Op::constant && !node.has("runtime") && node.number("value") == value;
-}
-
 bool is_identity(const Ints& dims) {
   for (size_t i = 0; i < dims.size(); ++i)
     if (dims[i] != static_cast<int64_t>(i)) return false;

@@ -79,6 +79,10 @@ bool is_capturing(void* stream);
 // being recorded there.
 double microseconds(int device, void* stream, const std::function<void()>& work);
 
+// What kernels asked the L2 cache to hold longer than other things is held no longer: else writing over the cache would
+// leave it there, and whoever is timed next would find it.
+void let_l2_forget(int device);
+
 // What names a source's compiled form in the disk cache: all that decides it.
 std::string key_of(const std::string& source, Architecture architecture);
 

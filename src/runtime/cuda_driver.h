@@ -56,6 +56,7 @@ struct CUlaunchConfig {
   X(cuCtxGetCurrent, (CUcontext * context))                                                                            \
   X(cuCtxPushCurrent_v2, (CUcontext context))                                                                          \
   X(cuCtxPopCurrent_v2, (CUcontext * context))                                                                         \
+  X(cuCtxResetPersistingL2Cache, ())                                                                                   \
   X(cuThreadExchangeStreamCaptureMode, (int* mode))                                                                    \
   X(cuModuleLoadData, (CUmodule * module, const void* image))                                                          \
   X(cuModuleUnload, (CUmodule module))                                                                                 \

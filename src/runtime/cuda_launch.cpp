@@ -285,6 +285,7 @@ CudaLauncher::Call CudaLauncher::bind(int device, const std::vector<const Tensor
   c.device = device;
   c.processors = where.multiprocessors;
   c.shared_limit = where.shared_bytes;
+  c.l2_bytes = where.l2_bytes;
   CudaRules::bind(c, geometry_.bind(operands, symbols), operands);
   return c;
 }

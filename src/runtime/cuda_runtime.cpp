@@ -196,6 +196,13 @@ double Runtime::microseconds(int device, void* stream, const std::function<void(
   return end.microseconds_since(begin);
 }
 
+void Runtime::let_l2_forget(int device) {
+  Driver& driver = this->driver();
+  const ContextScope scope(driver, device);
+  const BesideCaptures beside(driver);
+  driver.call().cuCtxResetPersistingL2Cache();  // a part of a device may not; nothing is wrong then
+}
+
 bool Runtime::is_capturing(void* stream) {
   Driver& driver = this->driver();
   int status = CU_STREAM_CAPTURE_STATUS_NONE;

@@ -52,6 +52,7 @@ class Runtime {
   int resident_blocks(void* kernel, int device, LaunchShape shape);
   bool is_capturing(void* stream);
   double microseconds(int device, void* stream, const std::function<void()>& work);
+  void let_l2_forget(int device);
 
  private:
   struct Found {

@@ -64,12 +64,13 @@ bool Tuner::read(const std::string& key, std::span<std::byte> choice) {
 
 std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, size_t count,
                                          const std::function<void(size_t)>& launch, TuningProgress& progress,
-                                         double clearly) {
+                                         double clearly, bool let_go) {
   progress.begin_choice();
   std::vector<std::vector<double>> samples(count);
   std::vector<bool> in(count, true);
   try {
-    // Writing it leaves nothing else in the cache, and keeps the device busy until the host has launched the candidate.
+    // Writing it leaves nothing else in the cache (once nothing is held there), and keeps the device busy until the
+    // host has launched the candidate.
     Tensor scratch;
     scratch.dtype = DType::u8;
     scratch.rank = 1;
@@ -80,6 +81,7 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     for (int round = 0; round <= rounds; ++round) {
       for (size_t i = 0; i < count; ++i) {
         if (!in[i]) continue;
+        if (let_go) runtime_.let_l2_forget(host.device());
         host.clear(scratch);
         try {
           const double time = runtime_.microseconds(host.device(), host.stream(), [&] { launch(i); });

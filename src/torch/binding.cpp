@@ -478,6 +478,7 @@ PYBIND11_MODULE(_core, m) {
   // GPUs. The libraries are looked for when the first of these asks, so directories must come before.
   m.def("add_library_directories", &cuda::add_library_directories);
   m.def("cuda_available", &cuda::available, py::call_guard<py::gil_scoped_release>());
+  m.def("let_l2_forget", &cuda::let_l2_forget, py::call_guard<py::gil_scoped_release>());
   m.def("cuda_unavailable_because", &cuda::unavailable_because, py::call_guard<py::gil_scoped_release>());
   m.def("emulate_cuda", &emulate_cuda);
   // Tests: the candidate of this number, or the last, runs of every kernel; -1: the usual choice.

@@ -678,7 +678,7 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
     return Verdict::fused;  // decided by a later call: not all variants are compiled, and the best may be missing
   } else {
     TuningProgress progress;
-    auto timing = tuner.time(host, name_, 2, run, progress, 1.05);
+    auto timing = tuner.time(host, name_, 2, run, progress, 1.05, false);
     verdict = timing && timing->fastest == 1 ? Verdict::eager : Verdict::fused;
     if (timing) {
       tuner.remember(key, verdict);

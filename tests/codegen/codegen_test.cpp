@@ -138,6 +138,31 @@ TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
   EXPECT_EQ(kernels_in(code.walking_text), 1 + kernels_in(code.walking_parts.split_rows));
 }
 
+// Of a kernel that has sums on the side: a product is added to one in one instruction, whose condition the compiler
+// would not move it across; and the loads of the next row stand in front of the branch that keeps them above the work
+// on this one.
+TEST(KernelText, SumsOnTheSideTakeProductsAndTheNextRowIsAskedForFirst) {
+  Program program;
+  program.forward = parse(
+      "graph(%x: f32[n, 64], %w: f32[64]) { %1 = group_norm(%x, %w) {groups = 4, eps = 0.1, has_weight = 1} return %1 "
+      "}");
+  program.wrt.assign(2, true);
+  program.options.cuda = true;
+  run_pipeline(program);
+  std::string text;
+  for (const auto& group : program.backward_fusion.groups)
+    if (KernelCode code = emit_cuda(program.backward, group.kernel); !code.cuda.position_side.empty())
+      text += code.text;
+  const size_t sum = text.find("if (inside) side.s");
+  ASSERT_NE(sum, std::string::npos);
+  EXPECT_NE(text.substr(sum, text.find('\n', sum) - sum).find("= fw::mad("), std::string::npos)
+      << text.substr(sum, 100);
+  const size_t loop = text.find("for (index turn"), pin = text.find("fw::stay_above(", loop);
+  ASSERT_NE(pin, std::string::npos);
+  EXPECT_LT(text.find("load_moving(a, next", loop), pin);
+  EXPECT_GT(text.find("stage_0(a, row", loop), pin);
+}
+
 // Launches overlap: a kernel that read or wrote before the ones in front of it have ended would be wrong, rarely. Only
 // a later pass over split rows loads ahead, what the first one has loaded too.
 TEST(KernelText, EveryCudaKernelWaitsFirst) {

@@ -15,27 +15,28 @@ struct Args {
   fw::i64* l;
   unsigned char* b;
   fw::Divider divider;
+  fw::ReadOnly reads;
 };
-template <int N, fw::Access access, class T>
-FW_FN void copy(const T* from, T* to) {
+template <int N, class T, class How>
+FW_FN void copy(const T* from, How how, T* to) {
   T v[N];
-  fw::load_vector<N, access>(from, v);
+  fw::load_vector(from, how, v);
   fw::store_vector<N>(to, v);
 }
-template <fw::Access access>
-FW_FN void copies(const Args& a) {
+template <class How>
+FW_FN void copies(const Args& a, How how) {
   fw::half* s = reinterpret_cast<fw::half*>(fw::shared_memory() + 8192 + 32 * fw::thread_index());
-  copy<1, access>(a.h, s), copy<2, access>(a.h, s), copy<4, access>(a.h, s), copy<8, access>(a.h, s);
-  copy<16, access>(a.h, s), copy<1, access>(a.x, a.y), copy<8, access>(a.x, a.y), copy<2, access>(a.d, a.d);
-  copy<4, access>(a.l, a.l), copy<1, access>(a.b, a.b), copy<16, access>(a.b, a.b);
-  fw::store(a.y, fw::load<access>(a.x));
+  copy<1>(a.h, how, s), copy<2>(a.h, how, s), copy<4>(a.h, how, s), copy<8>(a.h, how, s), copy<16>(a.h, how, s);
+  copy<1>(a.x, how, a.y), copy<8>(a.x, how, a.y), copy<2>(a.d, how, a.d), copy<4>(a.l, how, a.l);
+  copy<1>(a.b, how, a.b), copy<16>(a.b, how, a.b);
+  fw::store(a.y, fw::load(a.x, how));
 }
 extern "C" __global__ void __launch_bounds__(256) everything(const __grid_constant__ Args a) {
   using namespace fw;
   char* s = shared_memory();
   const u32 i = thread_index() + block_index() * block_threads() + 0 * block_count();
-  copies<Access::plain>(a);
-  copies<Access::read_only>(a);
+  copies(a, plain);
+  copies(a, a.reads);
   Vector<half, 8> aligned = {};
   static_assert(alignof(Vector<half, 8>) == 16 && alignof(Vector<float, 2>) == 8 && alignof(Vector<float, 8>) == 16, "");
   float sum = to_float(aligned[i % 8]);
@@ -43,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(256) everything(const __grid_consta
   a.d[0] = shuffle_xor(double(sum), 4) + shuffle(double(sum), 1) + shuffle_down(double(sum), 1);
   a.l[0] = shuffle_xor(i64(i), 8) + shuffle(i64(i), 1) + shuffle_down(i64(i), 1) + shuffle_xor(int(i), 1);
   a.l[0] += fw::ballot(shuffle_xor(sum > 0, 1) || shuffle(sum > 1, 1) || shuffle_down(sum > 2, 1));
-  copy_async<16>(s + 16 * thread_index(), a.x + 4 * i), copy_async<8>(s + 16 * thread_index(), a.x, i < 3 ? 8 : 0);
+  copy_async<16>(s + 16 * thread_index(), a.x + 4 * i), copy_async<16>(s, a.x, 16, a.reads);
+  copy_async<8>(s + 16 * thread_index(), a.x, i < 3 ? 8 : 0);
   copy_async<4>(s + 16 * thread_index(), a.x);
   copy_async_commit();
   copy_async_wait<1>();

@@ -270,7 +270,7 @@ TEST_F(Faults, AccessThatIsNotAligned) {
   const std::string text = args + R"(
 extern "C" __global__ void k(const Args a) {
   float v[4];
-  fw::load_vector<4>(a.x + 4 * fw::thread_index() + 2, v);
+  fw::load_vector(a.x + 4 * fw::thread_index() + 2, fw::read_only, v);
   a.out[fw::thread_index()] = v[0];
 }
 )";

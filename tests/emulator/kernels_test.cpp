@@ -47,7 +47,7 @@ extern "C" __global__ void __launch_bounds__(256) layernorm(const __grid_constan
   float* partial = reinterpret_cast<float*>(fw::shared_memory());
   const float* row = static_cast<const float*>(a.x) + fw::i64(fw::block_index()) * a.columns;
   float v[4];
-  fw::load_vector<4>(row + 4 * fw::thread_index(), v);
+  fw::load_vector(row + 4 * fw::thread_index(), fw::read_only, v);
   const float mean = block_sum<8>(v[0] + v[1] + v[2] + v[3], partial) / a.columns;
   float square = 0;
   for (int i = 0; i < 4; ++i) v[i] -= mean, square += v[i] * v[i];
@@ -122,7 +122,7 @@ extern "C" __global__ void transpose(const Args a) {
   const int x = fw::lane_index();
   for (int y = fw::warp_index(); y < 32; y += 8) {
     if (row + y < a.rows && column + x < a.columns) {
-      tile[y][x] = fw::load(static_cast<const fw::half*>(a.x) + (row + y) * a.columns + column + x);
+      tile[y][x] = fw::load(static_cast<const fw::half*>(a.x) + (row + y) * a.columns + column + x, fw::read_only);
     }
   }
   fw::barrier();

@@ -205,6 +205,7 @@ FWEMU_EXPORT CUresult cuEventRecord(CUevent event, CUstream) {
   return CUDA_SUCCESS;
 }
 FWEMU_EXPORT CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
+FWEMU_EXPORT CUresult cuCtxResetPersistingL2Cache() { return CUDA_SUCCESS; }
 FWEMU_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
   *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
   return CUDA_SUCCESS;

@@ -66,6 +66,12 @@ const RuleCase cases[] = {
      "graph(%x: f64[n, c], %g: f64[n, c]) { %q = square(%x) %p = sum(%q) {dims = (1), keepdim = 1} %s = rsqrt(%p) "
      "%v = square(%g) %u = sum(%v) {dims = (1), keepdim = 1} %t = rsqrt(%u) %1 = mul(%x, %s) %2 = mul(%g, %t) %3 = "
      "add(%1, %2) return %3 }"},
+    // A swish's gradient; a ratio of two factors that may both be large could overflow where the product does not.
+    {"term_joins_its_multiple",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %s = sigmoid(%x) %1 = mul(%g, %s) %2 = mul(%g, %x) %k: f64[] = constant() "
+     "{value = 1} %3 = sub(%k, %s) %4 = mul(%3, %s) %5 = mul(%2, %4) %6 = add(%1, %5) return %6 }",
+     "graph(%x: f64[n, c], %g: f64[n, c], %y: f64[n, c]) { %s = sigmoid(%x) %1 = mul(%g, %s) %2 = mul(%g, %x) %3 = "
+     "mul(%y, %s) %4 = mul(%2, %3) %5 = add(%1, %4) return %5 }"},
 };
 
 std::vector<std::string> rewrites(const char* text, const Options& options = {}) {

@@ -365,6 +365,20 @@ def test_training_step_through_a_call():
     assert torch.equal(model.bias.grad, gradient.sum(0) / 2)
 
 
+def test_nobody_always_has_the_same_neighbour():
+    """Whoever runs before a candidate leaves the machine in some state."""
+    calls = []
+    names = ["a", "b", "c", "d"]
+    candidates = {name: lambda name=name: calls.append(name) or time.sleep(0.002) for name in names}
+    timings = measure.interleaved(candidates, list, seconds=0, rounds=(30, 30))
+    assert all(len(timing.samples) == 30 for timing in timings.values())
+    rounds = calls[-4 * 30 :]
+    assert all(sorted(rounds[i : i + 4]) == names for i in range(0, len(rounds), 4))
+    for name in names:
+        before = {rounds[i - 1] for i in range(1, len(rounds)) if rounds[i] == name and i % 4}
+        assert before == set(names) - {name}
+
+
 def test_on_a_terminal():
     """Tables that fit it, with the same words."""
     result = fusewright.bench(torch.tanh, torch.randn(33), candidates=TWO, seconds=0.01)

@@ -1,7 +1,9 @@
 """What DESIGN.md says was seen of Dynamo and export, one test each; failures, exceptions, logs."""
 
 import copy
+import gc
 import logging
+import os
 import subprocess
 import sys
 
@@ -427,18 +429,51 @@ def test_a_call_refused_because_another_thread_traces_is_made_again():
 FIRST_CALL = """
 import sys
 import torch
-from torch._dynamo import guards
+from torch._dynamo import guards, symbolic_convert, utils
 import fusewright
 
 model = fusewright.optimize(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU()))
-before, timed = set(sys.modules), guards.profile_guard_manager
+places = [(guards, "profile_guard_manager"), (symbolic_convert, "get_funcname"),
+          (utils, "_scrubbed_inductor_config_for_logging")]
+before, replaced = set(sys.modules), [getattr(*place, None) for place in places]
 model(torch.randn(2, 8)).sum().backward()
-assert guards.profile_guard_manager is timed
+assert [getattr(*place, None) for place in places] == replaced
+from torch._dynamo import funcname_cache
+assert not funcname_cache.cache, list(funcname_cache.cache)
 print([name for name in sys.modules if name not in before])
 """
 
 
+@pytest.mark.real_core
 def test_a_first_call_imports_next_to_nothing():
     done = subprocess.run([sys.executable, "-c", FIRST_CALL], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(eval(done.stdout)) < 5, done.stdout
+
+
+@pytest.mark.real_core
+def test_dynamos_log_of_lines_is_as_ever():
+    script = "import torch, fusewright; fusewright.optimize(torch.nn.GELU())(torch.ones(2))"
+    log = os.environ | {"TORCH_LOGS": "trace_source"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=log)
+    assert "in forward (GELU.forward)" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["captured", "failed"])
+@pytest.mark.parametrize("enabled", [True, False], ids=["enabled", "disabled"])
+def test_garbage_waits_for_the_end_of_a_capture(monkeypatch, enabled, fails):
+    during = []
+
+    def compile_graph(gm, session):
+        during.append(gc.isenabled())
+        if fails:
+            raise ValueError
+        return gm.forward
+
+    monkeypatch.setattr(capture, "compile_graph", compile_graph)
+    try:
+        (gc.enable if enabled else gc.disable)()
+        optimize(lambda x: torch.tanh(x))(torch.randn(4))
+        assert during == [False] and gc.isenabled() == enabled
+    finally:
+        gc.enable()

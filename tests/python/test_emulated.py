@@ -185,3 +185,22 @@ def test_sizes_around_a_warp_and_a_block():
 def test_empty():
     for shape in ((0,), (0, 5), (5, 0)):
         check(lambda x: torch.tanh(x * 2), [torch.randn(shape)], layouts=["contiguous"], fused=False)
+
+
+class ManyBiases(torch.nn.Module):
+    """So many parameters whose gradients are sums beside the rows that no word has a bit for each."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.biases = torch.nn.ParameterList(torch.randn(32) for _ in range(count))
+
+    def forward(self, x):
+        for bias in self.biases:
+            x = torch.sin(x + bias)
+        return torch.softmax(x, -1)
+
+
+def test_more_sums_on_the_side_than_bits():
+    model = ManyBiases(36)
+    assert len(fusewright.explain(model, torch.randn(64, 32).requires_grad_()).kernels) == 2
+    check(model, [torch.randn(64, 32)], layouts=["contiguous"])

@@ -41,6 +41,7 @@ EXPECTED = {
             "row_constants_leave_sum",
             "distances_sum_to_zero",
             "common_factor_leaves_terms",
+            "term_joins_its_multiple",
         ],
     ),
     GROUP_NORM: (
@@ -49,7 +50,12 @@ EXPECTED = {
             ("backward", "row", "linear group_norm sigmoid mul mul sigmoid mul"),
         ],
         ["forward matmul", "backward matmul", "backward matmul"],
-        ["row_constants_leave_sum", "distances_sum_to_zero", "common_factor_leaves_terms"],
+        [
+            "row_constants_leave_sum",
+            "distances_sum_to_zero",
+            "common_factor_leaves_terms",
+            "term_joins_its_multiple",
+        ],
     ),
 }
 
@@ -152,7 +158,8 @@ print(fusewright.explain(model, x).rewrites)
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == (
-        "['norm_is_affine', 'row_constants_leave_sum', 'distances_sum_to_zero', 'common_factor_leaves_terms']"
+        "['norm_is_affine', 'row_constants_leave_sum', 'distances_sum_to_zero', 'common_factor_leaves_terms', "
+        "'term_joins_its_multiple']"
     )
 
 

@@ -24,12 +24,13 @@ class Rules : CudaRules {
       set_strides(tensor, {});
     }
   }
+  using CudaRules::cache_policy;
   Call planned() const {
     std::vector<const Tensor*> operands;
     for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
     const int64_t no_symbols = 0;
     Call c;
-    c.processors = 132, c.shared_limit = 227 << 10;
+    c.processors = 132, c.shared_limit = 227 << 10, c.l2_bytes = 50 << 20;
     bind(c, geometry_.bind(operands, &no_symbols), operands);
     EXPECT_TRUE(plan(c, rule(c, c.widest)));
     return c;
@@ -81,6 +82,29 @@ TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
   const auto c = kernel.planned(4);
   EXPECT_GT(c.tiles, 4 * 132);
   EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
+}
+
+// The L2 cache is asked to hold what is read only where that is more than it can: reads of the kernel, each operand
+// once.
+TEST(CudaShape, OnlyLargeReadsAreHeldInTheCache) {
+  const auto policy = [](const std::string& rows, const std::string& bias) {
+    Program program = program_of("graph(%x: f32[" + rows + ", 8192], %b: f32[" + bias +
+                                 "8192]) { %1 = add(%x, %b) %2 = relu(%1) return %2 }");
+    program.options.cuda = true;
+    run_pipeline(program);
+    EXPECT_EQ(program.forward_fusion.groups.size(), 1u);
+    const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+    return rules.cache_policy(rules.planned());
+  };
+  const int64_t usual = policy("1024", "");  // 33.5 MB, and a bias that all rows share
+  EXPECT_EQ(usual, policy("1599", ""));      // 52.39 MB of 52.43
+  const int64_t held = policy("1600", "");   // a row more, and the bias
+  EXPECT_NE(held, usual);
+  EXPECT_EQ(held, policy("1024", "1024, "));  // two of 33.5 MB
+  EXPECT_EQ(usual, policy("64", ""));
+  // As the assembler has them for createpolicy.
+  EXPECT_EQ(usual, 0x16f0000000000000);
+  EXPECT_EQ(held, 0x14f0000000000000);
 }
 
 }  // namespace

@@ -100,6 +100,7 @@ class CudaKernel : CudaRules {
     c.stream = call.stream;
     c.processors = device_attribute(cudaDevAttrMultiProcessorCount, call.device);
     c.shared_limit = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, call.device);
+    c.l2_bytes = device_attribute(cudaDevAttrL2CacheSize, call.device);
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;

@@ -16,6 +16,7 @@ using cudaStream_t = void*;
 constexpr cudaError_t cudaSuccess = 0;
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrL2CacheSize = 38,
   cudaDevAttrComputeCapabilityMajor = 75,
   cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };

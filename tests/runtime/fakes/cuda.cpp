@@ -284,6 +284,8 @@ CUresult cuEventSynchronize(CUevent event) {
   return enter("cuEventSynchronize");
 }
 
+CUresult cuCtxResetPersistingL2Cache() { return enter("cuCtxResetPersistingL2Cache"); }
+
 CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
   if (begin->time < 0 || end->time < 0) return misuse(INVALID_HANDLE);
   *milliseconds = static_cast<float>((end->time - begin->time) / 1000);
