@@ -47,6 +47,12 @@ int64_t Graph::hint(const Size& size) const {
   });
 }
 
+int64_t Graph::bytes(Value v) const {
+  int64_t bytes = size_of(dtype(v));
+  for (const Size& size : shape(v)) bytes *= hint(size);
+  return bytes;
+}
+
 std::string Graph::fresh_symbol(const std::string& prefix, int64_t hint) {
   for (size_t i = hints.size();; ++i) {
     std::string name = prefix + std::to_string(i);

@@ -58,12 +58,6 @@ bool lies_in(const Graph& graph, Value v, const Order& order) {
   return type.order == order || (type.rank() == 4 && type.shape[2].is(1) && type.shape[3].is(1));
 }
 
-int64_t bytes_of(const Graph& graph, Value v) {
-  int64_t bytes = size_of(graph.dtype(v));
-  for (const Size& size : graph.shape(v)) bytes *= graph.hint(size);
-  return bytes;
-}
-
 // cuDNN runs it on tensor cores, which want channels last and 16 bytes of channels.
 bool wants_channels_last(const Graph& graph, Value v, const Options& options) {
   const Node& node = graph[v];
@@ -84,13 +78,13 @@ int64_t transposed_bytes(const Graph& graph, const Options& options) {
   int64_t ours = 0, library = 0;
   for (size_t i = 0; i < graph.nodes.size(); ++i) {
     const Value v = static_cast<Value>(i);
-    if (is_layout_copy(graph, v)) ours += 2 * bytes_of(graph, v);
+    if (is_layout_copy(graph, v)) ours += 2 * graph.bytes(v);
     if (!wants_channels_last(graph, v, options)) continue;
     const Value a = graph[v].operands[0], b = graph[v].operands[1];
     const bool given = graph.type(a).order == channels_last || graph.type(b).order == channels_last;
     for (Value operand : {a, b})
-      if (!lies_in(graph, operand, channels_last)) library += 2 * bytes_of(graph, operand);
-    if (!given || !lies_in(graph, v, channels_last)) library += 2 * bytes_of(graph, v);
+      if (!lies_in(graph, operand, channels_last)) library += 2 * graph.bytes(operand);
+    if (!given || !lies_in(graph, v, channels_last)) library += 2 * graph.bytes(v);
   }
   return ours + library + library / 4;
 }

@@ -1,6 +1,7 @@
 // What the backward reads is saved or recomputed: region inputs, results of contractions, reductions and pooling are
 // saved; every pointwise value is recomputed from them, and so are reductions of a few elements each that the backward
-// reads anyway. Splits the joint graph into forward and backward.
+// reads anyway. A result that PyTorch, too, would keep is read where that is less than what it would be recomputed
+// from. Splits the joint graph into forward and backward.
 #include <algorithm>
 #include <map>
 
@@ -70,6 +71,7 @@ class Splitter {
   bool is_saved(Value v) const {
     const Node& node = joint_[v];
     if (needs_gradient_[static_cast<size_t>(v)]) return false;
+    if (results_.count(v) != 0) return true;
     if (node.op == Op::input || node.op == Op::scalar_input) return true;
     switch (node.kind()) {
       case Kind::contraction:
@@ -82,7 +84,42 @@ class Splitter {
     }
   }
 
+  // Operators whose result PyTorch keeps for the backward: whoever changes it in place before that is told so by
+  // PyTorch's own operators. With results of others that is allowed.
+  static bool is_kept_by_pytorch(const std::string& op) {
+    static const std::set<std::string> names = {"softmax", "exp",  "expm1",      "tanh",
+                                                "sigmoid", "sqrt", "reciprocal", "rsqrt"};
+    return names.count(op) != 0;
+  }
+
   void collect_saved() {
+    std::vector<bool> seen = find_saved();
+    for (size_t i = 0; i < program_.user_outputs; ++i) {
+      const Value v = joint_.outputs[i].value;
+      const Node& node = joint_[v];
+      if (!seen[static_cast<size_t>(v)] || node.kind() != Kind::pointwise || node.origin < 0) continue;
+      if (!is_kept_by_pytorch(joint_.origins[static_cast<size_t>(node.origin)].op)) continue;
+      const int64_t recomputed = bytes_saved();
+      results_.insert(v);
+      seen = find_saved();
+      if (bytes_saved() < recomputed) continue;
+      results_.erase(v);
+      seen = find_saved();
+    }
+    bind_sizes(seen);
+    std::sort(saved_.begin(), saved_.end());
+  }
+
+  int64_t bytes_saved() const {
+    int64_t bytes = 0;
+    for (Value v : saved_) bytes += joint_.bytes(v);
+    return bytes;
+  }
+
+  // Fills saved_; returns which values the backward computes or reads.
+  std::vector<bool> find_saved() {
+    saved_.clear();
+    recomputed_.clear();
     std::vector<bool> seen(joint_.nodes.size());
     std::vector<Value> todo;
     for (size_t i = program_.user_outputs; i < joint_.outputs.size(); ++i) todo.push_back(joint_.outputs[i].value);
@@ -98,8 +135,7 @@ class Splitter {
     }
     std::sort(saved_.begin(), saved_.end());
     recompute_short_rows(seen);
-    bind_sizes(seen);
-    std::sort(saved_.begin(), saved_.end());
+    return seen;
   }
 
   // Statistics of rows as short as this take a good part of the memory that the rows themselves take.
@@ -206,6 +242,7 @@ class Splitter {
   std::vector<Value> saved_;
   std::set<Value> sizes_only_;  // of saved_
   std::set<Value> recomputed_;
+  std::set<Value> results_;  // pointwise results of the forward that the backward reads
   std::map<Value, Value> renamed_;
 };
 

@@ -276,6 +276,8 @@ constexpr Rule rules[] = {
      shift_cancels_in_norm},
     {"sum_of_product", "a sum over the columns of a matrix product is a product with the summed columns",
      sum_of_product},
+    {"softmax_gradient_reads_result",
+     "softmax's gradient is (g - sum(g y)) y: of the forward it reads the result alone", softmax_gradient_reads_result},
     {"nested_sum", "a sum over more dimensions continues from one over fewer", nested_sum},
     {"row_constants_leave_sum",
      "factors that do not vary leave their sum: all sums of a norm's gradient fit in one pass",

@@ -329,4 +329,32 @@ Value common_factor_leaves_terms(Builder& b, const Node& node, const Operands& o
   return -1;
 }
 
+// With y = e / s, s the sum of the exponentials e, the gradient (g / s - sum(g y / s)) e is (g - sum(g y)) y: two
+// divisions less for each element, and of all that the forward computes the backward needs y alone.
+Value softmax_gradient_reads_result(Builder& b, const Node& node, const Operands& operands, const Graph&) {
+  if (node.op != Op::mul) return -1;
+  const Graph& graph = b.graph();
+  auto is = [&](Value v, Op op) { return graph[v].op == op; };
+  for (size_t i : {size_t{0}, size_t{1}}) {
+    const Value both = operands[i], e = operands[1 - i];
+    if (!is(both, Op::add)) continue;
+    for (size_t k : {size_t{0}, size_t{1}}) {
+      const Value direct = graph[both].operands[k], total = graph[both].operands[1 - k];
+      if (!is(direct, Op::div) || !is(total, Op::sum) || !graph[total].integer("keepdim")) continue;
+      const Value g = graph[direct].operands[0], s = graph[direct].operands[1];
+      if (!is_sum_of_exponentials(graph, s) || graph[s].operands[0] != e) continue;
+      const Value product = graph[total].operands[0];  // -g (y / s)
+      if (!is(product, Op::mul) || graph[total].ints("dims") != graph[s].ints("dims")) continue;
+      const Value minus = graph[product].operands[0], share = graph[product].operands[1];
+      if (!is(minus, Op::neg) || graph[minus].operands[0] != g) continue;
+      if (!is(share, Op::div) || graph[share].operands[1] != s) continue;
+      const Value y = graph[share].operands[0];
+      if (!is(y, Op::div) || graph[y].operands != Operands{e, s}) continue;
+      const Value mean = b.reduce(Op::sum, b.binary(Op::mul, g, y), Ints(graph[total].ints("dims")), true);
+      return b.binary(Op::mul, b.binary(Op::sub, g, mean), y);
+    }
+  }
+  return -1;
+}
+
 }  // namespace fusewright

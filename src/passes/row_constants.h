@@ -13,5 +13,7 @@ bool depends_on_reduction(const Graph& graph, Value v);
 // Rules as rewrite.cpp lists them: the value that stands for `node`, or -1.
 Value norm_is_affine(Builder& b, const Node& node, const std::vector<Value>& operands, const Graph& before);
 Value common_factor_leaves_terms(Builder& b, const Node& node, const std::vector<Value>& operands, const Graph& before);
+Value softmax_gradient_reads_result(Builder& b, const Node& node, const std::vector<Value>& operands,
+                                    const Graph& before);
 
 }  // namespace fusewright

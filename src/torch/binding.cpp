@@ -110,16 +110,10 @@ Value in_memory(const Graph& graph, Value v) {
   return v;
 }
 
-int64_t bytes_of(const Graph& graph, Value v) {
-  int64_t bytes = size_of(graph.dtype(v));
-  for (const Size& size : graph.shape(v)) bytes *= graph.hint(size);
-  return bytes;
-}
-
 // Tensors of a plan as (number, bytes): the same number, the same tensor.
 py::tuple tensor_row(const Graph& graph, Value v) {
   v = in_memory(graph, v);
-  return py::make_tuple(v, bytes_of(graph, v));
+  return py::make_tuple(v, graph.bytes(v));
 }
 
 // Groups are steps of the plan: the positions of kernels, or of library calls, among them.

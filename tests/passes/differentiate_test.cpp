@@ -46,8 +46,7 @@ TEST(Differentiate, StatisticsTakeNoGradient) {
   EXPECT_EQ(program.gradient_of_output, std::vector<int>{0});
 }
 
-std::vector<std::string> saved_names(std::string_view text, const std::vector<std::string>& wrt) {
-  Program program = program_of(text, wrt);
+std::vector<std::string> saved_names(Program program) {
   run_pipeline(program);
   std::vector<std::string> names;
   for (const Program::Saved& saved : program.saved) {
@@ -58,6 +57,10 @@ std::vector<std::string> saved_names(std::string_view text, const std::vector<st
     names.push_back(name + (saved.sizes_only ? " (sizes)" : ""));
   }
   return names;
+}
+
+std::vector<std::string> saved_names(std::string_view text, const std::vector<std::string>& wrt) {
+  return saved_names(program_of(text, wrt));
 }
 
 using Names = std::vector<std::string>;
@@ -79,8 +82,30 @@ TEST(Remember, ContractionsAndStatisticsAreSaved) {
   EXPECT_EQ(
       saved_names("graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = silu(%1) return %2 }", {"x", "w"}),
       (Names{"x", "w", "matmul"}));
-  EXPECT_EQ(saved_names("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }", {"x"}),
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c]) { %1 = log_softmax(%x) {dim = 1} return %1 }", {"x"}),
             (Names{"x", "amax", "sum"}));
+}
+
+// PyTorch's operators that read their result in the backward keep it; where that is less than what it is computed from,
+// so do we. A result that PyTorch does not keep may be changed in place.
+TEST(Remember, ResultsThatPyTorchKeeps) {
+  const auto saved = [](const char* text, const std::string& last, const std::vector<std::string>& wrt) {
+    Program program = program_of(text, wrt);
+    Node& result = program.forward[program.forward.outputs[0].value];
+    result.origin = program.forward.add_origin({last, ""});
+    return saved_names(std::move(program));
+  };
+  const char* softmax = "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }";
+  EXPECT_EQ(saved(softmax, "softmax", {"x"}), (Names{"div"}));
+  EXPECT_EQ(saved(softmax, "div", {"x"}), (Names{"x", "amax", "sum"}));
+  const char* gate = "graph(%x: f32[n, c], %y: f32[n, c]) { %1 = add(%x, %y) %2 = sigmoid(%1) return %2 }";
+  EXPECT_EQ(saved(gate, "sigmoid", {"x", "y"}), (Names{"sigmoid"}));
+  // Nothing is won: one tensor is read in either case.
+  EXPECT_EQ(saved("graph(%x: f32[n, c]) { %1 = tanh(%x) return %1 }", "tanh", {"x"}), (Names{"x"}));
+  // Both operands are read in any case.
+  EXPECT_EQ(saved("graph(%x: f32[n, c], %y: f32[n, c]) { %1 = mul(%x, %y) %2 = sigmoid(%1) return %2 }", "sigmoid",
+                  {"x", "y"}),
+            (Names{"x", "y"}));
 }
 
 // Statistics of four elements would take half of the memory that the elements take.

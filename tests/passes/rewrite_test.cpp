@@ -42,6 +42,14 @@ const RuleCase cases[] = {
      "= (1), keepdim = 1} return %2 }",
      "graph(%x: f64[n, c], %g: f64[n, c]) { %m = sum(%x) {dims = (0), keepdim = 1} %1 = mul(%g, %m) %2 = sum(%1) {dims "
      "= (1), keepdim = 1} return %2 }"},
+    // Softmax's gradient; another sum than that of its exponentials could be 0, or make y overflow.
+    {"softmax_gradient_reads_result",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %m = amax(%x) {dims = (1), keepdim = 1, tie = 0} %d = sub(%x, %m) %e = "
+     "exp(%d) %s = sum(%e) {dims = (1), keepdim = 1} %y = div(%e, %s) %1 = div(%g, %s) %2 = neg(%g) %3 = div(%y, %s) "
+     "%4 = mul(%2, %3) %5 = sum(%4) {dims = (1), keepdim = 1} %6 = add(%1, %5) %7 = mul(%6, %e) return %y, %7 }",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %e = exp(%x) %s = sum(%e) {dims = (1), keepdim = 1} %y = div(%e, %s) %1 = "
+     "div(%g, %s) %2 = neg(%g) %3 = div(%y, %s) %4 = mul(%2, %3) %5 = sum(%4) {dims = (1), keepdim = 1} %6 = add(%1, "
+     "%5) %7 = mul(%6, %e) return %y, %7 }"},
     // The distances are from the mean over what is summed; over other dimensions their sum is not zero.
     {"distances_sum_to_zero",
      "graph(%x: f64[n, c], %y: f64[1, c], %k: f64[1, c]) { %s = sum(%x) {dims = (0), keepdim = 1} %n: f64[] = extent() "

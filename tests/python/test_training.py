@@ -230,6 +230,33 @@ def test_an_output_changed_in_place():
     torch.testing.assert_close(torch.autograd.grad(y.sum(), x)[0], expected)
 
 
+def test_softmax_keeps_its_result_alone():
+    """As eager does: its result may not change before the backward. One that is written out may, and is recomputed."""
+
+    def written_out(x):
+        e = (x - x.amax(1, keepdim=True)).exp()
+        return e / e.sum(1, keepdim=True)
+
+    x, weight = torch.randn(33, 65, requires_grad=True), torch.randn(33, 65)
+    for fn in (lambda x: torch.softmax(x * 0.5 + 1, 1), written_out):
+        fused = optimize(fn, strict=True)
+        kept, y = saved_bytes(lambda fused=fused: fused(x))
+        expected = torch.autograd.grad((fn(x.double()) * weight).sum(), x)[0]
+        found = torch.autograd.grad((y * weight).sum(), x)[0]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+        if fn is written_out:
+            y = fused(x)
+            y += 1
+            torch.testing.assert_close(torch.autograd.grad((y * weight).sum(), x)[0], expected, rtol=1e-5, atol=1e-6)
+            continue
+        assert kept == y.nbytes
+        for run in (fn, fused):
+            y = run(x)
+            y += 1
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                y.sum().backward()
+
+
 # ---- state -----------------------------------------------------------------------------------------------------------
 
 
