@@ -48,7 +48,7 @@ void CudaEmitter::write_pointwise_entry() {
 // add up their sums on the side.
 void CudaEmitter::write_team_part() {
   if (is_column()) {
-    line("const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);");
+    line("const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);");
     return;
   }
   line("const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);");
@@ -205,7 +205,10 @@ void CudaEmitter::write_held_entry() {
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
   line("fw::follow_last_launch();");
-  line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));");
+  // Columns in registers may be those of several blocks together.
+  line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
+       is_column() ? ", a.cluster_bits" : "", ");");
+  if (is_column()) line("fw::begin_cluster(team);");
   line("const index elements = fw::held_elements(a.elements);");
   write_team_part();
   write_first_arrivals();
@@ -243,6 +246,7 @@ void CudaEmitter::write_held_entry() {
   line("row = next;");
   close();
   write_team_end(true);
+  if (is_column()) line("fw::end_cluster(team);");
   close();
 }
 

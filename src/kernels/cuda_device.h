@@ -117,6 +117,39 @@ FW_FN char* shared_memory() { return shared_block; }
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 #endif
 
+// ---------------------------------------------------------------- clusters (sm_90)
+
+// Neighbouring blocks of a launch may form a cluster: they run together and reach into each other's shared memory. Its
+// barrier has two halves: whoever waits does so until all threads of the cluster have arrived, and sees what they wrote
+// before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
+FW_FN void cluster_arrive(FW_CALLER) {
+#ifdef FW_EMULATOR
+  fwemu::cluster_arrive(line);
+#elif FW_SM90
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+FW_FN void cluster_wait(FW_CALLER) {
+#ifdef FW_EMULATOR
+  fwemu::cluster_wait(line);
+#elif FW_SM90
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+// The same place in the shared memory of another block.
+template <class T>
+FW_FN T* cluster_pointer(T* own, [[maybe_unused]] u32 rank FW_AND_CALLER) {
+#ifdef FW_EMULATOR
+  return fwemu::cluster_pointer(own, rank, line);
+#elif FW_SM90
+  T* other;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
+  return other;
+#else
+  return own;
+#endif
+}
+
 // ---------------------------------------------------------------- wide accesses
 
 // How something is read.

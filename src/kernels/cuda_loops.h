@@ -69,6 +69,7 @@ struct KernelArgs {
   u32 anchor_bits;           // teams of a warp at neighbouring anchors; the others of its block are at other parts
   u32 partial_bits;          // the lanes of those that left partial sums
   u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
+  u32 cluster_bits;          // blocks that a team is spread over
 };
 
 struct Quotient {
@@ -169,23 +170,36 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, ReadOnly 
   }
 }
 
-// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane.
+// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team may
+// be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
   u32 row, thread, lane;
-  u32 bits, lane_bits;
+  u32 bits, lane_bits, cluster_bits;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
-  FW_FN u32 rows() const { return block_threads() >> (bits + lane_bits); }
+  FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
+  FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
+  FW_FN u32 blocks() const { return 1u << cluster_bits; }
+  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
 };
-FW_FN Team make_team(u32 team_bits, u32 lane_bits) {
+FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   const u32 t = thread_index();
   Team team;
-  team.lane = t & ((1u << lane_bits) - 1);
-  team.thread = (t >> lane_bits) & ((1u << team_bits) - 1);
-  team.row = t >> (lane_bits + team_bits);
   team.bits = team_bits;
   team.lane_bits = lane_bits;
+  team.cluster_bits = cluster_bits;
+  const u32 bits = team.bits_in_block();
+  team.lane = t & ((1u << lane_bits) - 1);
+  team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
+  team.row = t >> (lane_bits + bits);
   return team;
+}
+// A team that is spread over a cluster says so before its first reduction, and when it has ended its last.
+FW_FN void begin_cluster(const Team& team) {
+  if (team.cluster_bits != 0) cluster_arrive();
+}
+FW_FN void end_cluster(const Team& team) {
+  if (team.cluster_bits != 0) cluster_wait();
 }
 
 #if FW_ITEMS > 0
@@ -215,30 +229,39 @@ FW_FN T over_row(T sum, T elements) {
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
-// its block. S has merge(const S&) and exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
+// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
+// exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
 };
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits + team.lane_bits);
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
   for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  if (span <= warp_size || team.bits == 0) return;
+  const bool spread = team.cluster_bits != 0;
+  if (!spread && (span <= warp_size || team.bits == 0)) return;
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
   const bool narrow = team.lanes() < warp_size;
   const u32 width = team.lanes();
-  const u32 rows = narrow ? span / warp_size : team.threads();
-  const u32 mine = narrow ? warp_index() : team.thread;
-  barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
-  barrier();
+  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
+  const u32 rows = rows_in_block << team.cluster_bits;
+  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
+  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
+  if (!narrow || lane_index() < width) {
+    Slot<S>* slot = slots + (mine * width + team.lane);
+    if (!spread) slot->sums = sums;
+    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  }
+  if (spread) cluster_arrive();
+  spread ? cluster_wait() : barrier();
   // Of many slots the lanes of a warp that stand in the same column take some each.
   const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
   const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
   sums = slots[first * width + team.lane].sums;
   for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (spread) cluster_arrive();
   if (sharers == 1) return;
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }

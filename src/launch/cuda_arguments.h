@@ -19,6 +19,9 @@ inline uint32_t bits(int64_t power) {
 // Graphs take launches that overlap since 12.3.
 inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
 
+// Blocks that may form a cluster, wherever they run.
+inline uint32_t largest_cluster(int architecture) { return architecture >= 9 ? 8 : 1; }
+
 // What of the operands decides how a call is launched, beside their sizes: alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
   for (const Tensor* operand : operands) {
@@ -184,6 +187,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   put(bits(c.anchors_together));
   put(bits(c.partial_lanes));
   put(slot_bytes(c));
+  put(bits(c.cluster));
   while (bytes.size() % 8 != 0) bytes.push_back(0);
   return bytes;
 }
@@ -197,7 +201,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     // Those behind the first wait in their own text for what they need of the one before.
     const bool overlap = !result.launches.empty();
     result.launches.push_back(
-        {call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call), overlap, pack(call)});
+        {call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call), overlap,
+         static_cast<uint32_t>(call.cluster), pack(call)});
   };
   if (!c.split) {
     start(c, code_.name, c.blocks);
@@ -228,6 +233,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;

@@ -20,6 +20,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
+  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
 };
 
 class CudaRules {
@@ -47,9 +48,11 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
+    int64_t cluster = 1;           // blocks that a team is spread over
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
+                      cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -61,7 +64,8 @@ class CudaRules {
     void* stream = nullptr;
     int64_t processors = 1;    // of the device,
     int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
-    int64_t l2_bytes = 0;      // and those of its L2 cache
+    int64_t l2_bytes = 0;      // those of its L2 cache,
+    int64_t largest_cluster = 1;  // and the blocks that may form a cluster
     int widest = 1;            // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
@@ -72,7 +76,7 @@ class CudaRules {
     // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads / (team * lanes); }
+    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -86,6 +90,7 @@ class CudaRules {
       int64_t blocks;
       uint32_t threads, shared_bytes;
       bool overlap;  // may begin before the one before it ends
+      uint32_t cluster;
       std::vector<char> arguments;
     };
     std::vector<Launch> launches;

@@ -84,11 +84,12 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
   if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || choice.items < 0 || std::abs(choice.scale) > 4)
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4)
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
   c.threads = choice.threads;
+  c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
     plan_pointwise(c, choice);
   else if (code_.nest.kind == Loops::Kind::column)
@@ -183,7 +184,7 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
   const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
@@ -191,7 +192,7 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
   c.side_parts = ceil_div(c.parts, parts_in_block);
-  c.blocks = anchors / c.anchors_together * c.side_parts;
+  c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
@@ -231,9 +232,9 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
   c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
   if (choice.items != 0) {
     const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
+    c.lanes = std::clamp<int64_t>(c.threads * c.cluster / team, 1, c.lanes);
   }
-  c.team = c.threads / c.lanes;
+  c.team = c.threads * c.cluster / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
   c.walked = c.parts = c.blocks = c.anchors * c.tiles;
   if (choice.split) {
@@ -251,10 +252,13 @@ inline bool CudaRules::possible(const Call& c) const {
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
+  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && !c.split;
+  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;

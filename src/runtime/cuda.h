@@ -62,6 +62,7 @@ struct LaunchShape {
   // May begin while the launch before it on the stream ends: its text waits before it depends on that
   // (fw::wait_for_last_launch). Where driver or device cannot, it begins afterwards.
   bool overlaps = false;
+  uint32_t cluster = 1;  // neighbouring blocks that reach into each other's shared memory; divides their number
 };
 
 // Every kernel of ours takes one parameter, a struct by value, whose bytes are `arguments`. Throws Error that names the

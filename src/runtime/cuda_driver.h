@@ -25,6 +25,7 @@ struct CUlaunchAttribute {
   int pad;
   union {
     int whole;
+    unsigned dimensions[3];
     char bytes[64];
   } value;
 };
@@ -93,7 +94,10 @@ enum FunctionAttribute : int {
   CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
   CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
 };
-enum LaunchAttribute : int { CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
+enum LaunchAttribute : int {
+  CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
+  CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
+};
 enum CaptureMode : int { CU_STREAM_CAPTURE_MODE_RELAXED = 2 };
 enum CaptureStatus : int { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 

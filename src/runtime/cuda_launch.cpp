@@ -286,6 +286,7 @@ CudaLauncher::Call CudaLauncher::bind(int device, const std::vector<const Tensor
   c.processors = where.multiprocessors;
   c.shared_limit = where.shared_bytes;
   c.l2_bytes = where.l2_bytes;
+  c.largest_cluster = largest_cluster(where.architecture.major);
   CudaRules::bind(c, geometry_.bind(operands, symbols), operands);
   return c;
 }
@@ -347,7 +348,7 @@ void CudaLauncher::launch(Host& host, const Prepared& prepared, const std::vecto
     const Launches::Launch& l = prepared.launches[i];
     std::vector<char> arguments = filled(l.arguments, operands, numbers, prepared.buffers, addresses);
     cuda::launch(prepared.kernels[i], l.entry, host.device(),
-                 {static_cast<uint32_t>(l.blocks), l.threads, l.shared_bytes, i == 0 ? follows : l.overlap},
+                 {static_cast<uint32_t>(l.blocks), l.threads, l.shared_bytes, i == 0 ? follows : l.overlap, l.cluster},
                  arguments.data(), host.stream());
   }
 }

@@ -157,12 +157,23 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
   if (shape.shared_bytes > properties.shared_bytes) {
     fail_launch(name, device, shape, "a block has at most " + std::to_string(properties.shared_bytes) + " bytes");
   }
+  if (shape.cluster == 0 || shape.cluster > largest_cluster(properties.architecture.major) ||
+      shape.blocks % shape.cluster != 0) {
+    fail_launch(name, device, shape, "there are no clusters of " + std::to_string(shape.cluster) + " blocks");
+  }
   void* parameters[] = {const_cast<void*>(arguments)};
   const ContextScope scope(driver, device);
+  CUlaunchAttribute attributes[2];
+  unsigned count = 0;
   if (shape.overlaps && launches_overlap(properties.architecture.major, driver.version())) {
-    CUlaunchAttribute overlap{CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {1}};
+    attributes[count++] = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {.whole = 1}};
+  }
+  if (shape.cluster > 1) {
+    attributes[count++] = {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, {.dimensions = {shape.cluster, 1, 1}}};
+  }
+  if (count > 0) {
     const CUlaunchConfig config{
-        shape.blocks, 1, 1, shape.threads, 1, 1, shape.shared_bytes, static_cast<CUstream>(stream), &overlap, 1};
+        shape.blocks, 1, 1, shape.threads, 1, 1, shape.shared_bytes, static_cast<CUstream>(stream), attributes, count};
     const CUresult result =
         driver.call().cuLaunchKernelEx(&config, static_cast<CUfunction>(kernel), parameters, nullptr);
     if (result != CUDA_SUCCESS) fail_launch(name, device, shape, driver.describe("cuLaunchKernelEx", result));

@@ -8,14 +8,14 @@
 namespace fusewright {
 namespace {
 
-constexpr size_t most_candidates = 8;
+constexpr size_t most_candidates = 10;
 // Part of what names a record on disk: count it up when a choice comes to mean something else.
-constexpr const char* choice_format = "launch choice 2";
+constexpr const char* choice_format = "launch choice 3";
 
 std::string str(const LaunchChoice& c) {
   return "vector " + std::to_string(c.vector) + ", items " + std::to_string(c.items) + ", threads " +
          std::to_string(c.threads) + ", lanes " + std::to_string(c.lanes) + (c.split ? ", split" : "") + ", scale " +
-         std::to_string(c.scale);
+         std::to_string(c.scale) + ", cluster " + std::to_string(c.cluster);
 }
 
 // Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
@@ -50,7 +50,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     change(other);
     add(other);
   };
-  const int64_t rows = c.anchors * c.walked;
+  const int64_t rows = c.anchors * c.walked, lanes = c.lanes;
   switch (code_.nest.kind) {
     case LoopNest::Kind::pointwise:
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
@@ -67,6 +67,12 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       break;
     case LoopNest::Kind::column:
       if (first.items != 0) {
+        // Together blocks have room for more columns side by side: whole lines of memory, where one alone reads parts.
+        for (int cluster : {4, 2, 8}) {
+          if (lanes * cluster > std::min<int64_t>(first.lanes, power_of_two_from(c.line))) continue;
+          but([&](LaunchChoice& o) { o.cluster = cluster; });
+          if (cluster == 4) but([&](LaunchChoice& o) { o.cluster = 8, o.threads = first.threads / 2; });
+        }
         for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items; });
         add({.vector = first.vector, .threads = 128, .lanes = 16, .split = 1});
         for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
@@ -75,7 +81,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
         for (int lanes : {32, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
         for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
         but([&](LaunchChoice& o) { o.threads = 256; });
-        add({.vector = first.vector, .items = code_.cuda.items[0], .threads = 512, .lanes = 32});
+        for (int cluster : {1, 2, 8})
+          add({.vector = first.vector, .items = code_.cuda.items[0], .threads = 512, .lanes = 32, .cluster = cluster});
       }
       break;
   }

@@ -1,17 +1,10 @@
 // Launches that follow a kernel of the same plan may begin before it ends; those behind a library's call, or first, may
 // not.
-#include <dlfcn.h>
-
+#include "support/emulator_counts.h"
 #include "support/execute.h"
 
 namespace fusewright::testing {
 namespace {
-
-uint64_t emulator_count(const char* name) {
-  void* library = dlopen(std::getenv("FUSEWRIGHT_CUDA_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-  auto* count = library == nullptr ? nullptr : reinterpret_cast<uint64_t (*)()>(dlsym(library, name));
-  return count == nullptr ? 0 : count();
-}
 
 // Launches of a forward, and how many of them may overlap.
 std::pair<uint64_t, uint64_t> launches_of(const char* text) {

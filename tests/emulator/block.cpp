@@ -4,6 +4,8 @@
 #include <bit>
 #include <map>
 
+#include "emulator/cluster.h"
+
 namespace fwemu {
 namespace {
 
@@ -55,15 +57,20 @@ const Runtime Block::runtime = {
         },
     .copy_bulk = [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier,
                     int line) { running_block->copy_bulk(shared, global, bytes, (uint64_t*)barrier, line); },
+    .cluster_arrive = [](int line) { running_block->cluster_arrive(line); },
+    .cluster_wait = [](int line) { running_block->cluster_wait(line); },
+    .cluster_pointer = [](void* own, unsigned rank,
+                          int line) { return running_block->cluster_pointer(own, rank, line); },
 };
 
 // ---- a block from its start to its end ----
 
-void Block::begin(Launch& launch, uint64_t index) {
+void Block::begin(Launch& launch, Cluster& cluster, uint64_t index) {
   const LaunchRequest& request = launch.request;
   const Index size = request.block, grid = request.grid;
   const unsigned count = size.x * size.y * size.z;
   launch_ = &launch;
+  cluster_ = &cluster;
   index_ = index;
   random_ = mix(launch.seed ^ mix(index)) | 1;
   if (stacks_ == nullptr || stacks_->count() < count) stacks_ = std::make_unique<Stacks>(count);
@@ -85,6 +92,7 @@ void Block::begin(Launch& launch, uint64_t index) {
     fiber.wait = Wait::none;
     fiber.line = 0;
     fiber.copying = false;
+    fiber.arrived = false;
     fiber.copies.clear();
     fiber.groups.clear();
   }
@@ -98,24 +106,25 @@ void Block::begin(Launch& launch, uint64_t index) {
   }
   live_ = count;
   at_barrier_ = 0;
+  current_ = &fibers_[0];
 }
 
-void Block::run(Launch& launch, uint64_t index) {
-  begin(launch, index);
-  current_ = &fibers_[0];
+void Block::resume() {
   current_ = pick();
   running_block = this;
   fwemu_switch(&main_stack_pointer_, current_->stack_pointer);
   running_block = nullptr;
-  if (launch.failed()) return;
-  const std::string place = "block " + name_index(fibers_[0].view.block, launch.request.grid);
+}
+
+void Block::check_end() {
+  const std::string place = "block " + name_index(fibers_[0].view.block, launch_->request.grid);
   if (const ptrdiff_t where = shared_.damage(); where != 0) {
-    launch.report(place, "shared memory was written " + std::to_string(where < 0 ? -where : where) +
+    launch_->report(place, "shared memory was written " + std::to_string(where < 0 ? -where : where) +
                              (where < 0 ? " bytes before its start" : " bytes behind its end"));
   }
   if (!bulk_copies_.empty()) {
-    launch.report(place,
-                  "it ended while a bulk copy was under way that began at " + launch.quote(bulk_copies_[0].copy.line));
+    launch_->report(
+        place, "it ended while a bulk copy was under way that began at " + launch_->quote(bulk_copies_[0].copy.line));
   }
 }
 
@@ -129,17 +138,16 @@ void Block::end_fiber() {
   Fiber& fiber = *current_;
   check_red_zones();
   check_ended_lane(fiber);
+  if (fiber.arrived) fail("ends without waiting at the barrier of its cluster, where it arrived");
   fiber.wait = Wait::ended;
   warps_[fiber.number / 32].live &= ~(1u << fiber.number % 32);
   --live_;
   if (live_ != 0 && at_barrier_ == live_) release_barrier();
+  cluster_->end_thread();
   void* unused;
-  if (live_ == 0) {
-    fwemu_switch(&unused, main_stack_pointer_);
-  } else {
-    current_ = pick();
-    fwemu_switch(&unused, current_->stack_pointer);
-  }
+  Fiber* next = live_ == 0 ? nullptr : pick();
+  if (next != nullptr) current_ = next;
+  fwemu_switch(&unused, next != nullptr ? next->stack_pointer : main_stack_pointer_);
   __builtin_unreachable();
 }
 
@@ -158,10 +166,14 @@ unsigned Block::choose(uint32_t set, uint32_t drawn) {
   return (static_cast<unsigned>(std::countr_zero(std::rotr(set, static_cast<int>(start)))) + start) % 32;
 }
 
-// A fiber that can run; it no longer counts as one. Mostly of the same warp: its stacks are in the cache.
+// A fiber that can run; it no longer counts as one. Mostly of the same warp: its stacks are in the cache. Null if other
+// blocks of the cluster have to go on first.
 Fiber* Block::pick() {
   while (ready_warps_ == 0) {
-    if (bulk_copies_.empty()) fail("nothing can run any more: " + who_waits());
+    if (bulk_copies_.empty()) {
+      if (cluster_->others_can_run(*this)) return nullptr;
+      fail("nothing can run any more: " + who_waits());
+    }
     deliver(random() % bulk_copies_.size());
   }
   const uint32_t drawn = random();
@@ -176,8 +188,10 @@ Fiber* Block::pick() {
 void Block::park() {
   check_red_zones();
   Fiber* from = current_;
-  current_ = pick();
-  if (current_ != from) fwemu_switch(&from->stack_pointer, current_->stack_pointer);
+  Fiber* next = pick();
+  if (next == from) return;
+  if (next != nullptr) current_ = next;
+  fwemu_switch(&from->stack_pointer, next != nullptr ? next->stack_pointer : main_stack_pointer_);
 }
 
 void Block::make_runnable(unsigned number) {
@@ -245,7 +259,8 @@ std::string name_threads(const std::vector<unsigned>& numbers) {
 
 std::string Block::who_waits() const {
   static constexpr const char* what[] = {" can run", " at the barrier of ", " for lanes of the warp at ",
-                                         " for an mbarrier at ", " ended"};
+                                         " for an mbarrier at ",
+                                         " for the cluster at ", " ended"};
   std::map<std::pair<Wait, int>, std::vector<unsigned>> groups;
   const auto waits = [](Wait wait) { return wait != Wait::none && wait != Wait::ended; };
   for (const Fiber& fiber : fibers_) groups[{fiber.wait, waits(fiber.wait) ? fiber.line : 0}].push_back(fiber.number);

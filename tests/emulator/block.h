@@ -15,7 +15,7 @@
 
 namespace fwemu {
 
-enum class Wait : uint8_t { none, barrier, warp, mbarrier, ended };
+enum class Wait : uint8_t { none, barrier, warp, mbarrier, cluster, ended };
 
 struct AsyncCopy {
   char* to;
@@ -31,14 +31,25 @@ struct Fiber {
   Wait wait;
   int line;      // of the last wait, or of the copy that is being made
   bool copying;  // a fault is the copy's, and `line` where it was asked for
+  bool arrived;  // at the barrier of the cluster, in this phase, and has not waited since
+  uint64_t cluster_phase;
   std::vector<AsyncCopy> copies;
   std::vector<size_t> groups;  // how many of `copies` each committed group ends with
 };
 
+class Cluster;
+
 class Block {
  public:
-  // Runs block `index` of the launch. On a fault the launch has been told, and the block is good for another run.
-  void run(Launch& launch, uint64_t index);
+  // Makes block `index` of the launch ready to run.
+  void begin(Launch& launch, Cluster& cluster, uint64_t index);
+  // Runs it until it ends, or none of its threads can go on before another block of the cluster has.
+  bool can_run() const { return ready_warps_ != 0; }
+  void resume();
+  unsigned live() const { return live_; }  // threads that have not ended
+  void check_end();                        // of a block that has ended
+  void release_cluster();
+  uint32_t random();
 
   // The block whose fiber the calling thread of the system is running; null outside.
   static Block* running();
@@ -78,7 +89,6 @@ class Block {
   };
 
   // block.cpp
-  void begin(Launch& launch, uint64_t index);
   [[noreturn]] static void fiber_main();
   [[noreturn]] void end_fiber();
   Fiber* pick();
@@ -89,7 +99,6 @@ class Block {
   void check_red_zones();
   std::string name_of(const Fiber& fiber) const;
   std::string who_waits() const;
-  uint32_t random();
   static unsigned choose(uint32_t set, uint32_t drawn);
 
   // warp.cpp
@@ -113,10 +122,16 @@ class Block {
   void copy_bulk(void* shared, const void* global, unsigned bytes, uint64_t* barrier, int line);
   void deliver(size_t bulk_copy);
 
+  // cluster.cpp
+  void cluster_arrive(int line);
+  void cluster_wait(int line);
+  void* cluster_pointer(void* own, unsigned rank, int line);
+
   // races.cpp
   void note_access(const void* p, unsigned bytes, bool write, const void* code, int line, unsigned thread);
 
   Launch* launch_ = nullptr;
+  Cluster* cluster_ = nullptr;
   uint64_t index_ = 0, random_ = 0;
   std::unique_ptr<Stacks> stacks_;
   SharedMemory shared_;

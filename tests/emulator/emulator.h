@@ -76,6 +76,12 @@ inline bool mbarrier_try_wait(Mbarrier* b, unsigned parity, int line) {
 inline void copy_bulk(void* shared, const void* global, unsigned bytes, Mbarrier* b, int line) {
   runtime->copy_bulk(shared, global, bytes, b, line);
 }
+inline void cluster_arrive(int line) { runtime->cluster_arrive(line); }
+inline void cluster_wait(int line) { runtime->cluster_wait(line); }
+template <class T>
+inline T* cluster_pointer(T* own, unsigned rank, int line) {
+  return static_cast<T*>(runtime->cluster_pointer(own, rank, line));
+}
 inline unsigned to_tf32(unsigned bits) {  // nearest, ties away from zero; NaN and infinity stay
   return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
 }

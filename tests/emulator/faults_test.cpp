@@ -45,11 +45,12 @@ float identity(size_t i) { return static_cast<float>(i); }
 
 class Faults : public ::testing::Test {
  protected:
-  std::string run(const std::string& text, unsigned blocks, unsigned threads, unsigned shared_bytes) {
+  std::string run(const std::string& text, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                  unsigned cluster = 1) {
     const Program program(text);
     EXPECT_EQ(program.log(), "");
     return program.launch("k", blocks, threads, shared_bytes,
-                          Arguments{x_.data(), out_.data(), static_cast<int>(x_.size())});
+                          Arguments{x_.data(), out_.data(), static_cast<int>(x_.size())}, cluster);
   }
 
   DeviceArray<float> x_{1024, identity}, out_{1024};
@@ -310,6 +311,54 @@ extern "C" __global__ void k(const Args a) {
 }
 )";
   expect_words(run(text, 1, 32, 0), {"thread 5", "divided by zero", at_line(text, "  a.out")});
+}
+
+// ---- clusters ----
+
+TEST_F(Faults, ClustersWithoutTheirBarrier) {
+  // Read before the other block has written.
+  EXPECT_EQ(run(on_shared(R"(
+  fw::cluster_arrive();
+  fw::cluster_wait();
+  s[fw::thread_index()] = 1;
+  a.out[fw::block_index() * 32 + fw::thread_index()] = *fw::cluster_pointer(s + fw::thread_index(), 1 - fw::block_index());
+  fw::cluster_arrive();
+  fw::cluster_wait();
+)"),
+                2, 32, 128, 2),
+            "");
+  int poisoned = 0;
+  for (int i = 0; i < 64; ++i) poisoned += std::isnan(out_[i]) ? 1 : 0;
+  EXPECT_GT(poisoned, 0);
+}
+
+TEST_F(Faults, ClustersThatGoWrong) {
+  const auto says = [&](const std::string& body, const std::vector<std::string>& words) {
+    expect_words(run(on_shared(body), 2, 32, 128, 2), words);
+  };
+  says("fw::cluster_arrive();\nfw::cluster_arrive();\n", {"arrives at the barrier of its cluster again", "line "});
+  says("fw::cluster_wait();\n", {"waits at the barrier of its cluster, where it has not arrived"});
+  says("fw::cluster_arrive();\n", {"ends without waiting at the barrier of its cluster"});
+  says("*fw::cluster_pointer(s, 2) = 1;\n", {"reaches into block 2 of a cluster of 2"});
+  says("*fw::cluster_pointer(s + 32, 1) = 1;\n", {"shared memory"});
+  // One block of two never comes; threads that have ended are not waited for, blocks that wait are.
+  says("if (fw::block_index() == 0) { fw::cluster_arrive(); fw::cluster_wait(); } else fw::barrier();\n"
+       "if (fw::block_index() == 1 && fw::thread_index() == 0) { fw::cluster_wait(); }\n",
+       {"has not arrived"});
+  // The other block is gone.
+  says(R"(
+  fw::cluster_arrive();
+  fw::cluster_wait();
+  if (fw::block_index() == 0) {
+    for (int i = 0; i < 100; ++i) {
+      fw::barrier();
+      *fw::cluster_pointer(s, 1) = 1;
+    }
+    fw::cluster_arrive();
+    fw::cluster_wait();
+  }
+)",
+       {});
 }
 
 }  // namespace

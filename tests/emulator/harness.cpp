@@ -69,7 +69,7 @@ Program::~Program() {
 }
 
 std::string Program::launch_bytes(const std::string& kernel, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                                  const void* arguments) const {
+                                  const void* arguments, unsigned cluster) const {
   const Libraries& call = Libraries::get();
   if (module_ == nullptr) return "it did not compile: " + log_;
   const auto text_of = [&](int error) {
@@ -84,8 +84,14 @@ std::string Program::launch_bytes(const std::string& kernel, unsigned blocks, un
     return text_of(error);
   }
   void* parameters[] = {const_cast<void*>(arguments)};
-  return text_of(
-      call.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared_bytes, nullptr, parameters, nullptr));
+  if (cluster == 1) {
+    return text_of(
+        call.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared_bytes, nullptr, parameters, nullptr));
+  }
+  using namespace fusewright::cuda;
+  CUlaunchAttribute dimensions{CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, {.dimensions = {cluster, 1, 1}}};
+  const CUlaunchConfig config{blocks, 1, 1, threads, 1, 1, shared_bytes, nullptr, &dimensions, 1};
+  return text_of(call.cuLaunchKernelEx(&config, function, parameters, nullptr));
 }
 
 Seed::Seed(unsigned seed) { setenv("FUSEWRIGHT_EMULATOR_SEED", std::to_string(seed).c_str(), 1); }

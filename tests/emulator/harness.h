@@ -61,13 +61,13 @@ class Program {
   // The diagnosis; empty if there was no fault.
   template <class Args>
   std::string launch(const std::string& kernel, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                     const Args& arguments) const {
-    return launch_bytes(kernel, blocks, threads, shared_bytes, &arguments);
+                     const Args& arguments, unsigned cluster = 1) const {
+    return launch_bytes(kernel, blocks, threads, shared_bytes, &arguments, cluster);
   }
 
  private:
   std::string launch_bytes(const std::string& kernel, unsigned blocks, unsigned threads, unsigned shared_bytes,
-                           const void* arguments) const;
+                           const void* arguments, unsigned cluster) const;
 
   std::string log_;
   CUmodule module_ = nullptr;

@@ -55,6 +55,9 @@ struct Runtime {
   bool (*mbarrier_try_wait)(unsigned long long* barrier, unsigned parity, int line);
   void (*access)(const void* p, unsigned bytes, bool write, const void* code);  // only with FWEMU_RACES
   void (*copy_bulk)(void* shared, const void* global, unsigned bytes, unsigned long long* barrier, int line);
+  void (*cluster_arrive)(int line);
+  void (*cluster_wait)(int line);
+  void* (*cluster_pointer)(void* own, unsigned rank, int line);
 };
 
 // What the compiled text offers for each kernel, found as fwemu_kernel_NAME.

@@ -287,5 +287,54 @@ extern "C" __global__ void bulk(const Args a) {
   }
 }
 
+// ---- clusters ----
+
+// Each block leaves a number in the shared memory of all blocks of its cluster.
+TEST(Clusters, ReachIntoEachOther) {
+  const Program program(R"(
+namespace {
+struct Args {
+  float* out;
+  unsigned cluster;
+};
+}
+extern "C" __global__ void k(const Args a) {
+  float* s = reinterpret_cast<float*>(fw::shared_memory());
+  const unsigned rank = fw::block_index() % a.cluster;
+  fw::cluster_arrive();
+  float sum = 0;
+  for (int round = 0; round < 3; ++round) {
+    fw::cluster_wait();
+    if (fw::thread_index() < a.cluster) *fw::cluster_pointer(s + rank, fw::thread_index()) = fw::block_index() + round;
+    fw::cluster_arrive();
+    fw::cluster_wait();
+    for (unsigned i = 0; i < a.cluster; ++i) sum += s[i];
+    fw::cluster_arrive();
+  }
+  fw::cluster_wait();
+  a.out[fw::block_index() * 64 + fw::thread_index()] = sum;
+}
+)");
+  ASSERT_EQ(program.log(), "");
+  struct {
+    float* out;
+    unsigned cluster;
+  } arguments;
+  for (unsigned cluster : {1u, 2u, 4u, 8u}) {
+    for (unsigned seed = 1; seed <= 4; ++seed) {
+      const Seed scope(seed);
+      const DeviceArray<float> out(16 * 64);
+      arguments = {out.data(), cluster};
+      ASSERT_EQ(program.launch("k", 16, 64, cluster * 4, arguments, cluster), "");
+      for (unsigned i = 0; i < 16 * 64; ++i) {
+        const unsigned first = i / 64 / cluster * cluster;
+        float expected = 0;
+        for (unsigned b = first; b < first + cluster; ++b) expected += 3.0f * static_cast<float>(b) + 3;
+        ASSERT_EQ(out[i], expected) << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fwemu::testing

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "emulator/block.h"
+#include "emulator/cluster.h"
 #include "emulator/memory.h"
 #include "emulator/module.h"
 
@@ -19,32 +19,32 @@ uint64_t number_from_environment(const char* name, uint64_t otherwise) {
   return value != nullptr && *value != 0 ? std::strtoull(value, nullptr, 0) : otherwise;
 }
 
-// Blocks have stacks and shared memory, which cost time to make: kept for the next launch.
-class BlockStore {
+// Their blocks have stacks and shared memory, which cost time to make: kept for the next launch.
+class ClusterStore {
  public:
-  std::unique_ptr<Block> take() {
+  std::unique_ptr<Cluster> take() {
     const std::scoped_lock lock(mutex_);
-    if (blocks_.empty()) return std::make_unique<Block>();
-    std::unique_ptr<Block> block = std::move(blocks_.back());
-    blocks_.pop_back();
-    return block;
+    if (clusters_.empty()) return std::make_unique<Cluster>();
+    std::unique_ptr<Cluster> cluster = std::move(clusters_.back());
+    clusters_.pop_back();
+    return cluster;
   }
-  void give(std::unique_ptr<Block> block) {
+  void give(std::unique_ptr<Cluster> cluster) {
     const std::scoped_lock lock(mutex_);
-    blocks_.push_back(std::move(block));
+    clusters_.push_back(std::move(cluster));
   }
 
  private:
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::unique_ptr<Cluster>> clusters_;
 };
 
-BlockStore& block_store() {
-  static auto* store = new BlockStore;
+ClusterStore& cluster_store() {
+  static auto* store = new ClusterStore;
   return *store;
 }
 
-// Every `stride`-th block modulo their number: all of them once, in another order for each seed.
+// Every `stride`-th cluster modulo their number: all of them once, in another order for each seed.
 uint64_t stride_for(uint64_t seed, uint64_t count) {
   uint64_t stride = seed % count | 1;
   while (std::gcd(stride, count) != 1) stride += 2;
@@ -65,17 +65,17 @@ std::string Launch::quote(int line) const { return fwemu::quote(*request.image, 
 Diagnosis launch(const LaunchRequest& request) {
   install_fault_handler();
   const uint64_t seed = number_from_environment("FUSEWRIGHT_EMULATOR_SEED", 1);
-  const uint64_t count = uint64_t{request.grid.x} * request.grid.y * request.grid.z;
+  const uint64_t count = uint64_t{request.grid.x} * request.grid.y * request.grid.z / request.cluster;
   Launch state(request, seed);
   const uint64_t stride = stride_for(seed, count);
   std::atomic<uint64_t> next{0};
   const auto work = [&] {
     const FaultStack stack;
-    std::unique_ptr<Block> block = block_store().take();
+    std::unique_ptr<Cluster> cluster = cluster_store().take();
     for (uint64_t i = next++; i < count && !state.failed(); i = next++) {
-      block->run(state, static_cast<uint64_t>(static_cast<unsigned __int128>(i) * stride % count));
+      cluster->run(state, static_cast<uint64_t>(static_cast<unsigned __int128>(i) * stride % count));
     }
-    block_store().give(std::move(block));
+    cluster_store().give(std::move(cluster));
   };
   const uint64_t processors = std::max(1u, std::thread::hardware_concurrency());
   const uint64_t workers =

@@ -19,6 +19,7 @@ struct LaunchRequest {
   const void* arguments = nullptr;  // aligned to 128 bytes
   Index grid{1, 1, 1}, block{1, 1, 1};
   unsigned shared_bytes = 0;
+  unsigned cluster = 1;  // blocks along x that form one; divides their number
 };
 
 struct Diagnosis {

@@ -53,12 +53,14 @@ enum : CUresult {
 
 constexpr int shared_per_block = 227 << 10;
 
-std::atomic<uint64_t> launches = 0, overlapping_launches = 0;
+std::atomic<uint64_t> launches = 0, overlapping_launches = 0, cluster_launches = 0;
 
 int number_from_environment(const char* name, int otherwise) {
   const char* value = std::getenv(name);
   return value != nullptr && *value != 0 ? std::atoi(value) : otherwise;
 }
+
+int architecture() { return number_from_environment("FUSEWRIGHT_EMULATOR_ARCHITECTURE", 90); }
 
 // The driver's texts are the same for all threads; ours are of the thread's last fault.
 thread_local std::string diagnosis;
@@ -141,7 +143,6 @@ FWEMU_EXPORT CUresult cuDeviceGetName(char* name, int size, CUdevice) {
 }
 
 FWEMU_EXPORT CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
-  const int architecture = number_from_environment("FUSEWRIGHT_EMULATOR_ARCHITECTURE", 90);
   switch (attribute) {
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
       *value = number_from_environment("FUSEWRIGHT_EMULATOR_MULTIPROCESSORS", 132);
@@ -150,10 +151,10 @@ FWEMU_EXPORT CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) 
       *value = 1 << 20;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = architecture / 10;
+      *value = architecture() / 10;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = architecture % 10;
+      *value = architecture() % 10;
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = shared_per_block;
@@ -271,13 +272,16 @@ FWEMU_EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, C
   return CUDA_SUCCESS;
 }
 
-FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                                     CUstream, void** parameters, void** extra) {
+static CUresult start(CUfunction function, const CUlaunchConfig& config, unsigned cluster, void** parameters,
+                      void** extra) {
+  const auto& [grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, attributes, count] = config;
   const uint64_t threads = uint64_t{block_x} * block_y * block_z;
   if (threads == 0 || threads > 1024 || block_z > 64 || uint64_t{grid_x} * grid_y * grid_z == 0 ||
       grid_x > 0x7fffffff || grid_y > 0xffff || grid_z > 0xffff) {
     return explain(invalid_value, "kernel " + function->name + ": no such grid or block");
+  }
+  if (cluster == 0 || cluster > 8 || grid_x % cluster != 0 || (cluster > 1 && architecture() < 90)) {
+    return explain(invalid_value, "kernel " + function->name + ": no such cluster");
   }
   if (shared_bytes > function->shared_limit) {
     return explain(invalid_value, "kernel " + function->name + " asks for " + std::to_string(shared_bytes) +
@@ -299,6 +303,7 @@ FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsig
   request.grid = {grid_x, grid_y, grid_z};
   request.block = {block_x, block_y, block_z};
   request.shared_bytes = shared_bytes;
+  request.cluster = cluster;
   try {
     ++launches;
     fwemu::Diagnosis found = fwemu::launch(request);
@@ -309,16 +314,31 @@ FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsig
   }
 }
 
+FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                                     CUstream stream, void** parameters, void** extra) {
+  return start(function,
+               {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0}, 1, parameters,
+               extra);
+}
+
 // Here every launch has ended before the next begins.
 FWEMU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
                                        void** extra) {
-  if (config->attribute_count != 1 ||
-      config->attributes[0].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
-    return explain(invalid_value, "kernel " + function->name + ": no such attribute");
+  unsigned cluster = 1;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const CUlaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION) {
+      ++overlapping_launches;
+    } else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
+      cluster = attribute.value.dimensions[0];
+      if (cluster > 1) ++cluster_launches;
+      if (attribute.value.dimensions[1] != 1 || attribute.value.dimensions[2] != 1) cluster = 0;
+    } else {
+      return explain(invalid_value, "kernel " + function->name + ": no such attribute");
+    }
   }
-  ++overlapping_launches;
-  return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y,
-                        config->block_z, config->shared_bytes, config->stream, parameters, extra);
+  return start(function, *config, cluster, parameters, extra);
 }
 
 // ---- beside the driver's: memory for tests, that ends at a page nobody may touch ----
@@ -331,6 +351,7 @@ FWEMU_EXPORT void emulator_free(void* p) { fwemu::free_device(p); }
 // How many kernels have been started.
 FWEMU_EXPORT uint64_t emulator_launches() { return launches; }
 FWEMU_EXPORT uint64_t emulator_overlapping_launches() { return overlapping_launches; }
+FWEMU_EXPORT uint64_t emulator_cluster_launches() { return cluster_launches; }
 
 // A function of the table that is not here does not link.
 extern "C" {

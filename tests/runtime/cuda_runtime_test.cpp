@@ -268,6 +268,31 @@ TEST_F(CudaRuntimeTest, LaunchesThatCannotBe) {
   EXPECT_EQ(launch({0x7fffffff, 1024, 232448}), "");
 }
 
+TEST_F(CudaRuntimeTest, LaunchesOfClusters) {
+  Runtime runtime(options, cache);
+  void* kernel = runtime.compile({source("k")}, hopper)[0]->kernel("k", 0);
+  const int arguments = 1;
+  const auto launch = [&](LaunchShape shape) {
+    cuda.calls.clear();
+    return message_of<Error>([&] { runtime.launch(kernel, "k", 0, shape, &arguments, nullptr); });
+  };
+  EXPECT_EQ(launch({.blocks = 12, .threads = 64, .cluster = 4}), "");
+  EXPECT_EQ(cuda.count("cuLaunchKernelEx cluster 4"), 1);
+  EXPECT_EQ(launch({.blocks = 12, .threads = 64, .overlaps = true, .cluster = 2}), "");
+  EXPECT_EQ(cuda.count("cuLaunchKernelEx overlapping cluster 2"), 1);
+  for (uint32_t cluster : {0u, 5u, 16u})
+    EXPECT_HAS(launch({.blocks = 16, .threads = 64, .cluster = cluster}),
+               "there are no clusters of " + std::to_string(cluster) + " blocks");
+  EXPECT_EQ(cuda.count("cuLaunchKernel"), 0);
+  cuda.devices = {{"A100", 8, 0, 166912}};
+  Runtime older(options, cache);
+  void* other = older.compile({source("k")}, {8, 0})[0]->kernel("k", 0);
+  EXPECT_HAS(message_of<Error>([&] {
+               older.launch(other, "k", 0, {.blocks = 4, .threads = 64, .cluster = 2}, &arguments, nullptr);
+             }),
+             "there are no clusters of 2 blocks");
+}
+
 TEST_F(CudaRuntimeTest, LaunchesOverlapWhereTheyCan) {
   const int arguments = 1;
   const auto launched = [&](Architecture architecture) {

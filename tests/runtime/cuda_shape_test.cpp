@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
+
 #include "codegen/kernel_code.h"
 #include "launch/cuda_arguments.h"
 #include "runtime/geometry.h"
@@ -26,17 +28,29 @@ class Rules : CudaRules {
   }
   using CudaRules::cache_policy;
   Call planned() const {
+    Call c = bound();
+    EXPECT_TRUE(plan(c, rule(c, c.widest)));
+    return c;
+  }
+  // By rule but for the cluster; none if that cannot be.
+  std::optional<Call> in_clusters(int cluster, int64_t largest = 8) const {
+    Call c = bound();
+    c.largest_cluster = largest;
+    LaunchChoice choice = rule(c, c.widest);
+    choice.cluster = cluster;
+    return plan(c, choice) ? std::optional(c) : std::nullopt;
+  }
+
+ private:
+  Call bound() const {
     std::vector<const Tensor*> operands;
     for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
     const int64_t no_symbols = 0;
     Call c;
     c.processors = 132, c.shared_limit = 227 << 10, c.l2_bytes = 50 << 20;
     bind(c, geometry_.bind(operands, &no_symbols), operands);
-    EXPECT_TRUE(plan(c, rule(c, c.widest)));
     return c;
   }
-
- private:
   int resident_blocks(const Call&, const char*) const override { return resident_; }
   bool tiles_are_ready(const Call&, const Variant&) const override { return false; }
   KernelGeometry geometry_;
@@ -82,6 +96,41 @@ TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
   const auto c = kernel.planned(4);
   EXPECT_GT(c.tiles, 4 * 132);
   EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
+}
+
+// A cluster is one team: as many more columns side by side as it has blocks, until they fill a line of memory and more.
+TEST(CudaShape, ClustersHoldMoreColumns) {
+  const auto rules = [](const std::string& text, const std::vector<std::string>& wrt) {
+    Program program = program_of(text, wrt);
+    program.options.cuda = true;
+    run_pipeline(program);
+    const Graph& graph = wrt.empty() ? program.forward : program.backward;
+    const auto& groups = (wrt.empty() ? program.forward_fusion : program.backward_fusion).groups;
+    return Rules(graph, emit_cuda(graph, groups.at(0).kernel), 2);
+  };
+  const std::string norm =
+      "graph(%x: f32[1024, 8192]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }";
+  for (const std::vector<std::string>& wrt : {std::vector<std::string>{}, {"x"}}) {
+    const Rules columns = rules(norm, wrt);
+    const auto alone = columns.planned();
+    EXPECT_LT(alone.lanes * alone.variant.vector * 4, 128);  // bytes of a row
+    for (int cluster : {2, 4}) {
+      const auto c = columns.in_clusters(cluster);
+      ASSERT_TRUE(c);
+      EXPECT_EQ(c->lanes, alone.lanes * cluster);
+      EXPECT_EQ(c->team, alone.team);
+      EXPECT_EQ(c->team * c->lanes, c->threads * cluster);
+      EXPECT_EQ(c->blocks % cluster, 0);
+      EXPECT_LE(c->blocks, 2 * 132);
+      EXPECT_GE(c->parts * c->share, c->tiles);
+      EXPECT_EQ(c->blocks, c->parts * cluster);
+    }
+    EXPECT_FALSE(columns.in_clusters(4, 1)) << "on a device without them";
+    EXPECT_FALSE(columns.in_clusters(3)) << "no power of two";
+    EXPECT_FALSE(columns.in_clusters(16)) << "more than every device has";
+  }
+  EXPECT_FALSE(rules("graph(%x: f32[1024, 512]) { %1 = softmax(%x) {dim = 1} return %1 }", {}).in_clusters(2));
+  EXPECT_FALSE(rules("graph(%x: f32[1024, 512]) { %1 = exp(%x) return %1 }", {}).in_clusters(2));
 }
 
 // The L2 cache is asked to hold what is read only where that is more than it can: reads of the kernel, each operand

@@ -248,11 +248,19 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
 }
 
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
-  if (config->attribute_count != 1 ||
-      config->attributes[0].id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION ||
-      config->attributes[0].value.whole != 1)
-    return misuse(INVALID_VALUE);
-  const CUresult result = enter("cuLaunchKernelEx");
+  std::string asked;
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const CUlaunchAttribute& attribute = config->attributes[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && attribute.value.whole == 1)
+      asked += " overlapping";
+    else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && attribute.value.dimensions[0] > 1 &&
+             attribute.value.dimensions[1] == 1 && attribute.value.dimensions[2] == 1)
+      asked += " cluster " + std::to_string(attribute.value.dimensions[0]);
+    else
+      return misuse(INVALID_VALUE);
+  }
+  if (asked.empty()) return misuse(INVALID_VALUE);
+  const CUresult result = enter("cuLaunchKernelEx" + asked);
   if (result != CUDA_SUCCESS) return result;
   return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y,
                         config->block_z, config->shared_bytes, config->stream, parameters, extra);

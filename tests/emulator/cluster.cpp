@@ -1,0 +1,83 @@
+#include "emulator/cluster.h"
+
+namespace fwemu {
+
+void Cluster::run(Launch& launch, uint64_t index) {
+  size_ = launch.request.cluster;
+  while (blocks_.size() < size_) blocks_.push_back(std::make_unique<Block>());
+  phase_ = 0;
+  live_ = arrived_ = 0;
+  for (unsigned rank = 0; rank < size_; ++rank) {
+    blocks_[rank]->begin(launch, *this, index * size_ + rank);
+    live_ += blocks_[rank]->live();
+  }
+  while (live_ != 0) {
+    std::vector<Block*> ready;
+    for (unsigned rank = 0; rank < size_; ++rank)
+      if (blocks_[rank]->can_run()) ready.push_back(blocks_[rank].get());
+    ready[ready.size() == 1 ? 0 : blocks_[0]->random() % ready.size()]->resume();
+    if (launch.failed()) return;
+  }
+  for (unsigned rank = 0; rank < size_; ++rank) blocks_[rank]->check_end();
+}
+
+bool Cluster::others_can_run(const Block& block) const {
+  for (unsigned rank = 0; rank < size_; ++rank)
+    if (blocks_[rank].get() != &block && blocks_[rank]->can_run()) return true;
+  return false;
+}
+
+void Cluster::arrive() {
+  ++arrived_;
+  end_phase_if_complete();
+}
+
+void Cluster::end_thread() {
+  --live_;
+  end_phase_if_complete();
+}
+
+void Cluster::end_phase_if_complete() {
+  if (live_ == 0 || arrived_ != live_) return;
+  arrived_ = 0;
+  ++phase_;
+  for (unsigned rank = 0; rank < size_; ++rank) blocks_[rank]->release_cluster();
+}
+
+// ---- what kernels call ----
+
+void Block::cluster_arrive(int line) {
+  Fiber& fiber = *current_;
+  if (fiber.arrived) fail("arrives at the barrier of its cluster again, and has not waited there since", line);
+  fiber.arrived = true;
+  fiber.cluster_phase = cluster_->phase();
+  cluster_->arrive();
+}
+
+void Block::cluster_wait(int line) {
+  Fiber& fiber = *current_;
+  if (!fiber.arrived) fail("waits at the barrier of its cluster, where it has not arrived", line);
+  fiber.arrived = false;
+  if (cluster_->phase() != fiber.cluster_phase) return;
+  fiber.wait = Wait::cluster;
+  fiber.line = line;
+  park();
+}
+
+void Block::release_cluster() {
+  if (watches_races_) races_.barrier();
+  for (const Fiber& fiber : fibers_)
+    if (fiber.wait == Wait::cluster) make_runnable(fiber.number);
+}
+
+void* Block::cluster_pointer(void* own, unsigned rank, int line) {
+  check_shared(own, 1, 1, line);
+  if (rank >= cluster_->size()) {
+    fail("reaches into block " + std::to_string(rank) + " of a cluster of " + std::to_string(cluster_->size()), line);
+  }
+  const Block& other = cluster_->block(rank);
+  if (other.live_ == 0) fail("reaches into the shared memory of a block that has ended", line);
+  return other.shared_.data() + (static_cast<char*>(own) - shared_.data());
+}
+
+}  // namespace fwemu
