@@ -1074,7 +1074,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 __global__ void __launch_bounds__(512) fw_column_conv2d_mul_leaky_relu_gelu(const Args a) {
   fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -2440,6 +2440,33 @@ extern __shared__ __align__(128) char shared_block[];
 
 FW_FN char* shared_memory() { return shared_block; }
 
+// Neighbouring blocks of a launch may form a cluster: they run together and reach into each other's shared memory. Its
+// barrier has two halves: whoever waits does so until all threads of the cluster have arrived, and sees what they wrote
+// before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
+FW_FN void cluster_arrive() {
+#if FW_SM90
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+FW_FN void cluster_wait() {
+#if FW_SM90
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The same place in the shared memory of another block.
+template <class T>
+FW_FN T* cluster_pointer(T* own, [[maybe_unused]] u32 rank) {
+#if FW_SM90
+  T* other;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
+  return other;
+#else
+  return own;
+#endif
+}
+
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
 
@@ -2633,6 +2660,7 @@ struct KernelArgs {
   u32 anchor_bits;           // teams of a warp at neighbouring anchors; the others of its block are at other parts
   u32 partial_bits;          // the lanes of those that left partial sums
   u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
+  u32 cluster_bits;          // blocks that a team is spread over
 };
 
 struct Quotient {
@@ -2673,29 +2701,36 @@ FW_FN void store_line(T* to, const T (&from)[V]) {
   store_vector<V>(to, from);
 }
 
-// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane.
+// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
+// may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
   u32 row, thread, lane;
-  u32 bits, lane_bits;
+  u32 bits, lane_bits, cluster_bits;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
-  FW_FN u32 rows() const { return block_threads() >> (bits + lane_bits); }
+  FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
+  FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
+  FW_FN u32 blocks() const { return 1u << cluster_bits; }
+  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
 };
 
-FW_FN Team make_team(u32 team_bits, u32 lane_bits) {
+FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   const u32 t = thread_index();
   Team team;
-  team.lane = t & ((1u << lane_bits) - 1);
-  team.thread = (t >> lane_bits) & ((1u << team_bits) - 1);
-  team.row = t >> (lane_bits + team_bits);
   team.bits = team_bits;
   team.lane_bits = lane_bits;
+  team.cluster_bits = cluster_bits;
+  const u32 bits = team.bits_in_block();
+  team.lane = t & ((1u << lane_bits) - 1);
+  team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
+  team.row = t >> (lane_bits + bits);
   return team;
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
-// its block. S has merge(const S&) and exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
+// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
+// exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
@@ -2703,22 +2738,30 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
 
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits + team.lane_bits);
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
   for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  if (span <= warp_size || team.bits == 0) return;
+  const bool spread = team.cluster_bits != 0;
+  if (!spread && (span <= warp_size || team.bits == 0)) return;
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
   const bool narrow = team.lanes() < warp_size;
   const u32 width = team.lanes();
-  const u32 rows = narrow ? span / warp_size : team.threads();
-  const u32 mine = narrow ? warp_index() : team.thread;
-  barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
-  barrier();
+  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
+  const u32 rows = rows_in_block << team.cluster_bits;
+  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
+  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
+  if (!narrow || lane_index() < width) {
+    Slot<S>* slot = slots + (mine * width + team.lane);
+    if (!spread) slot->sums = sums;
+    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  }
+  if (spread) cluster_arrive();
+  spread ? cluster_wait() : barrier();
   // Of many slots the lanes of a warp that stand in the same column take some each.
   const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
   const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
   sums = slots[first * width + team.lane].sums;
   for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (spread) cluster_arrive();
   if (sharers == 1) return;
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
@@ -3060,6 +3103,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
+  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
 };
 
 class CudaRules {
@@ -3087,9 +3131,11 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
+    int64_t cluster = 1;           // blocks that a team is spread over
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
+                      cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -3099,10 +3145,11 @@ class CudaRules {
     Geometry g;
     int device = 0;
     void* stream = nullptr;
-    int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
-    int64_t l2_bytes = 0;      // and those of its L2 cache
-    int widest = 1;            // elements in the largest vector that these tensors allow
+    int64_t processors = 1;       // of the device,
+    int64_t shared_limit = 0;     // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;         // those of its L2 cache,
+    int64_t largest_cluster = 1;  // and the blocks that may form a cluster
+    int widest = 1;               // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
@@ -3112,7 +3159,7 @@ class CudaRules {
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads / (team * lanes); }
+    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -3126,6 +3173,7 @@ class CudaRules {
       int64_t blocks;
       uint32_t threads, shared_bytes;
       bool overlap;  // may begin before the one before it ends
+      uint32_t cluster;
       std::vector<char> arguments;
     };
     std::vector<Launch> launches;
@@ -3277,11 +3325,12 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
   if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || choice.items < 0 || std::abs(choice.scale) > 4)
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4)
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
   c.threads = choice.threads;
+  c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
     plan_pointwise(c, choice);
   else if (code_.nest.kind == Loops::Kind::column)
@@ -3376,7 +3425,7 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
   const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
@@ -3384,7 +3433,7 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
   c.side_parts = ceil_div(c.parts, parts_in_block);
-  c.blocks = anchors / c.anchors_together * c.side_parts;
+  c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
@@ -3424,9 +3473,9 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
   c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
   if (choice.items != 0) {
     const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
+    c.lanes = std::clamp<int64_t>(c.threads * c.cluster / team, 1, c.lanes);
   }
-  c.team = c.threads / c.lanes;
+  c.team = c.threads * c.cluster / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
   c.walked = c.parts = c.blocks = c.anchors * c.tiles;
   if (choice.split) {
@@ -3444,10 +3493,13 @@ inline bool CudaRules::possible(const Call& c) const {
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
+  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && !c.split;
+  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
@@ -3464,6 +3516,9 @@ inline uint32_t bits(int64_t power) {
 
 // Graphs take launches that overlap since 12.3.
 inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
+
+// Blocks that may form a cluster, wherever they run.
+inline uint32_t largest_cluster(int architecture) { return architecture >= 9 ? 8 : 1; }
 
 // What of the operands decides how a call is launched, beside their sizes: alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
@@ -3630,6 +3685,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   put(bits(c.anchors_together));
   put(bits(c.partial_lanes));
   put(slot_bytes(c));
+  put(bits(c.cluster));
   while (bytes.size() % 8 != 0) bytes.push_back(0);
   return bytes;
 }
@@ -3642,8 +3698,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
     const bool overlap = !result.launches.empty();
-    result.launches.push_back(
-        {call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call), overlap, pack(call)});
+    result.launches.push_back({call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call),
+                               overlap, static_cast<uint32_t>(call.cluster), pack(call)});
   };
   if (!c.split) {
     start(c, code_.name, c.blocks);
@@ -3674,6 +3730,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;

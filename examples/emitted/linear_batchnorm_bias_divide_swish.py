@@ -614,9 +614,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
@@ -725,6 +726,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     row_3(a, row, first, sums2);
     row = next;
   }
+  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
@@ -969,7 +971,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1522,9 +1524,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
@@ -1633,6 +1636,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     row_3(a, row, first, sums2);
     row = next;
   }
+  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING = r'''
@@ -1883,7 +1887,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -2372,9 +2376,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
@@ -2471,6 +2476,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     row_2(a, row, first, sums1);
     row = next;
   }
+  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING = r'''
@@ -2730,7 +2736,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -3711,9 +3717,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
@@ -3799,6 +3806,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     row_1(a, row, first, sums0);
     row = next;
   }
+  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
@@ -4005,7 +4013,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -5363,6 +5371,33 @@ FW_FN char* shared_memory() { return shared_block; }
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
+// Neighbouring blocks of a launch may form a cluster: they run together and reach into each other's shared memory. Its
+// barrier has two halves: whoever waits does so until all threads of the cluster have arrived, and sees what they wrote
+// before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
+FW_FN void cluster_arrive() {
+#if FW_SM90
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+
+FW_FN void cluster_wait() {
+#if FW_SM90
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
+// The same place in the shared memory of another block.
+template <class T>
+FW_FN T* cluster_pointer(T* own, [[maybe_unused]] u32 rank) {
+#if FW_SM90
+  T* other;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
+  return other;
+#else
+  return own;
+#endif
+}
+
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
 
@@ -5605,6 +5640,7 @@ struct KernelArgs {
   u32 anchor_bits;           // teams of a warp at neighbouring anchors; the others of its block are at other parts
   u32 partial_bits;          // the lanes of those that left partial sums
   u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
+  u32 cluster_bits;          // blocks that a team is spread over
 };
 
 struct Quotient {
@@ -5674,24 +5710,39 @@ FW_FN void take_line(const char* slot, u32 before, const T* from, ReadOnly how, 
   }
 }
 
-// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane.
+// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
+// may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
   u32 row, thread, lane;
-  u32 bits, lane_bits;
+  u32 bits, lane_bits, cluster_bits;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
-  FW_FN u32 rows() const { return block_threads() >> (bits + lane_bits); }
+  FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
+  FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
+  FW_FN u32 blocks() const { return 1u << cluster_bits; }
+  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
 };
 
-FW_FN Team make_team(u32 team_bits, u32 lane_bits) {
+FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   const u32 t = thread_index();
   Team team;
-  team.lane = t & ((1u << lane_bits) - 1);
-  team.thread = (t >> lane_bits) & ((1u << team_bits) - 1);
-  team.row = t >> (lane_bits + team_bits);
   team.bits = team_bits;
   team.lane_bits = lane_bits;
+  team.cluster_bits = cluster_bits;
+  const u32 bits = team.bits_in_block();
+  team.lane = t & ((1u << lane_bits) - 1);
+  team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
+  team.row = t >> (lane_bits + bits);
   return team;
+}
+
+// A team that is spread over a cluster says so before its first reduction, and when it has ended its last.
+FW_FN void begin_cluster(const Team& team) {
+  if (team.cluster_bits != 0) cluster_arrive();
+}
+
+FW_FN void end_cluster(const Team& team) {
+  if (team.cluster_bits != 0) cluster_wait();
 }
 
 #if FW_ITEMS > 0
@@ -5711,8 +5762,9 @@ FW_FN bool in_row(index e, index elements) {
 #endif
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory. A team of more than one warp is alone in
-// its block. S has merge(const S&) and exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
+// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
+// exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
@@ -5720,22 +5772,30 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
 
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits + team.lane_bits);
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
   for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  if (span <= warp_size || team.bits == 0) return;
+  const bool spread = team.cluster_bits != 0;
+  if (!spread && (span <= warp_size || team.bits == 0)) return;
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
   const bool narrow = team.lanes() < warp_size;
   const u32 width = team.lanes();
-  const u32 rows = narrow ? span / warp_size : team.threads();
-  const u32 mine = narrow ? warp_index() : team.thread;
-  barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
-  barrier();
+  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
+  const u32 rows = rows_in_block << team.cluster_bits;
+  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
+  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
+  if (!narrow || lane_index() < width) {
+    Slot<S>* slot = slots + (mine * width + team.lane);
+    if (!spread) slot->sums = sums;
+    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  }
+  if (spread) cluster_arrive();
+  spread ? cluster_wait() : barrier();
   // Of many slots the lanes of a warp that stand in the same column take some each.
   const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
   const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
   sums = slots[first * width + team.lane].sums;
   for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+  if (spread) cluster_arrive();
   if (sharers == 1) return;
   for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
 }
@@ -6027,6 +6087,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
+  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
 };
 
 class CudaRules {
@@ -6054,9 +6115,11 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
+    int64_t cluster = 1;           // blocks that a team is spread over
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
+                      cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -6066,10 +6129,11 @@ class CudaRules {
     Geometry g;
     int device = 0;
     void* stream = nullptr;
-    int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
-    int64_t l2_bytes = 0;      // and those of its L2 cache
-    int widest = 1;            // elements in the largest vector that these tensors allow
+    int64_t processors = 1;       // of the device,
+    int64_t shared_limit = 0;     // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;         // those of its L2 cache,
+    int64_t largest_cluster = 1;  // and the blocks that may form a cluster
+    int widest = 1;               // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
@@ -6079,7 +6143,7 @@ class CudaRules {
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads / (team * lanes); }
+    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -6093,6 +6157,7 @@ class CudaRules {
       int64_t blocks;
       uint32_t threads, shared_bytes;
       bool overlap;  // may begin before the one before it ends
+      uint32_t cluster;
       std::vector<char> arguments;
     };
     std::vector<Launch> launches;
@@ -6244,11 +6309,12 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
   if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || choice.items < 0 || std::abs(choice.scale) > 4)
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4)
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
   c.threads = choice.threads;
+  c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
     plan_pointwise(c, choice);
   else if (code_.nest.kind == Loops::Kind::column)
@@ -6343,7 +6409,7 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
   const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
@@ -6351,7 +6417,7 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
   c.side_parts = ceil_div(c.parts, parts_in_block);
-  c.blocks = anchors / c.anchors_together * c.side_parts;
+  c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
@@ -6391,9 +6457,9 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
   c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
   if (choice.items != 0) {
     const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-    c.lanes = std::clamp<int64_t>(c.threads / team, 1, c.lanes);
+    c.lanes = std::clamp<int64_t>(c.threads * c.cluster / team, 1, c.lanes);
   }
-  c.team = c.threads / c.lanes;
+  c.team = c.threads * c.cluster / c.lanes;
   c.tiles = ceil_div(c.line, c.lanes);
   c.walked = c.parts = c.blocks = c.anchors * c.tiles;
   if (choice.split) {
@@ -6411,10 +6477,13 @@ inline bool CudaRules::possible(const Call& c) const {
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads || c.blocks >= int64_t{1} << 31) return false;
+  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
+  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && !c.split;
+  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
@@ -6431,6 +6500,9 @@ inline uint32_t bits(int64_t power) {
 
 // Graphs take launches that overlap since 12.3.
 inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
+
+// Blocks that may form a cluster, wherever they run.
+inline uint32_t largest_cluster(int architecture) { return architecture >= 9 ? 8 : 1; }
 
 // What of the operands decides how a call is launched, beside their sizes: alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
@@ -6597,6 +6669,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   put(bits(c.anchors_together));
   put(bits(c.partial_lanes));
   put(slot_bytes(c));
+  put(bits(c.cluster));
   while (bytes.size() % 8 != 0) bytes.push_back(0);
   return bytes;
 }
@@ -6609,8 +6682,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
     const bool overlap = !result.launches.empty();
-    result.launches.push_back(
-        {call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call), overlap, pack(call)});
+    result.launches.push_back({call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call),
+                               overlap, static_cast<uint32_t>(call.cluster), pack(call)});
   };
   if (!c.split) {
     start(c, code_.name, c.blocks);
@@ -6641,6 +6714,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
   c.threads = c.team * c.lanes;

@@ -170,8 +170,8 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, ReadOnly 
   }
 }
 
-// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team may
-// be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
+// Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
+// may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
   u32 row, thread, lane;
   u32 bits, lane_bits, cluster_bits;

@@ -200,9 +200,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
     const bool overlap = !result.launches.empty();
-    result.launches.push_back(
-        {call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call), overlap,
-         static_cast<uint32_t>(call.cluster), pack(call)});
+    result.launches.push_back({call.variant, entry, blocks, static_cast<uint32_t>(call.threads), shared_bytes(call),
+                               overlap, static_cast<uint32_t>(call.cluster), pack(call)});
   };
   if (!c.split) {
     start(c, code_.name, c.blocks);

@@ -62,11 +62,11 @@ class CudaRules {
     Geometry g;
     int device = 0;
     void* stream = nullptr;
-    int64_t processors = 1;    // of the device,
-    int64_t shared_limit = 0;  // the bytes of shared memory that a block may have there,
-    int64_t l2_bytes = 0;      // those of its L2 cache,
+    int64_t processors = 1;       // of the device,
+    int64_t shared_limit = 0;     // the bytes of shared memory that a block may have there,
+    int64_t l2_bytes = 0;         // those of its L2 cache,
     int64_t largest_cluster = 1;  // and the blocks that may form a cluster
-    int widest = 1;            // elements in the largest vector that these tensors allow
+    int widest = 1;               // elements in the largest vector that these tensors allow
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;

@@ -120,7 +120,7 @@ void Block::check_end() {
   const std::string place = "block " + name_index(fibers_[0].view.block, launch_->request.grid);
   if (const ptrdiff_t where = shared_.damage(); where != 0) {
     launch_->report(place, "shared memory was written " + std::to_string(where < 0 ? -where : where) +
-                             (where < 0 ? " bytes before its start" : " bytes behind its end"));
+                               (where < 0 ? " bytes before its start" : " bytes behind its end"));
   }
   if (!bulk_copies_.empty()) {
     launch_->report(
@@ -172,7 +172,7 @@ Fiber* Block::pick() {
   while (ready_warps_ == 0) {
     if (bulk_copies_.empty()) {
       if (cluster_->others_can_run(*this)) return nullptr;
-      fail("nothing can run any more: " + who_waits());
+      fail("nothing can run any more: " + cluster_->who_waits());
     }
     deliver(random() % bulk_copies_.size());
   }
@@ -258,9 +258,9 @@ std::string name_threads(const std::vector<unsigned>& numbers) {
 }
 
 std::string Block::who_waits() const {
-  static constexpr const char* what[] = {" can run", " at the barrier of ", " for lanes of the warp at ",
-                                         " for an mbarrier at ",
-                                         " for the cluster at ", " ended"};
+  static constexpr const char* what[] = {
+      " can run", " at the barrier of ", " for lanes of the warp at ", " for an mbarrier at ", " for the cluster at ",
+      " ended"};
   std::map<std::pair<Wait, int>, std::vector<unsigned>> groups;
   const auto waits = [](Wait wait) { return wait != Wait::none && wait != Wait::ended; };
   for (const Fiber& fiber : fibers_) groups[{fiber.wait, waits(fiber.wait) ? fiber.line : 0}].push_back(fiber.number);

@@ -49,6 +49,7 @@ class Block {
   unsigned live() const { return live_; }  // threads that have not ended
   void check_end();                        // of a block that has ended
   void release_cluster();
+  std::string who_waits() const;
   uint32_t random();
 
   // The block whose fiber the calling thread of the system is running; null outside.
@@ -98,7 +99,6 @@ class Block {
   void barrier(int line);
   void check_red_zones();
   std::string name_of(const Fiber& fiber) const;
-  std::string who_waits() const;
   static unsigned choose(uint32_t set, uint32_t drawn);
 
   // warp.cpp

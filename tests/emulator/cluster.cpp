@@ -27,6 +27,15 @@ bool Cluster::others_can_run(const Block& block) const {
   return false;
 }
 
+std::string Cluster::who_waits() const {
+  if (size_ == 1) return blocks_[0]->who_waits();
+  std::string text;
+  for (unsigned rank = 0; rank < size_; ++rank)
+    text += (rank == 0 ? "in block " : "; in block ") + std::to_string(rank) + " of the cluster " +
+            blocks_[rank]->who_waits();
+  return text;
+}
+
 void Cluster::arrive() {
   ++arrived_;
   end_phase_if_complete();

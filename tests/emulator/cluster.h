@@ -20,6 +20,8 @@ class Cluster {
   // Whether a block other than this one can go on.
   bool others_can_run(const Block& block) const;
 
+  std::string who_waits() const;
+
   // The barrier of the cluster: a phase ends when all threads that have not ended have arrived.
   uint64_t phase() const { return phase_; }
   void arrive();

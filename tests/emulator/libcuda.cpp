@@ -317,9 +317,8 @@ static CUresult start(CUfunction function, const CUlaunchConfig& config, unsigne
 FWEMU_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
                                      unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
                                      CUstream stream, void** parameters, void** extra) {
-  return start(function,
-               {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0}, 1, parameters,
-               extra);
+  return start(function, {grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes, stream, nullptr, 0}, 1,
+               parameters, extra);
 }
 
 // Here every launch has ended before the next begins.

@@ -287,9 +287,8 @@ TEST_F(CudaRuntimeTest, LaunchesOfClusters) {
   cuda.devices = {{"A100", 8, 0, 166912}};
   Runtime older(options, cache);
   void* other = older.compile({source("k")}, {8, 0})[0]->kernel("k", 0);
-  EXPECT_HAS(message_of<Error>([&] {
-               older.launch(other, "k", 0, {.blocks = 4, .threads = 64, .cluster = 2}, &arguments, nullptr);
-             }),
+  EXPECT_HAS(message_of<Error>(
+                 [&] { older.launch(other, "k", 0, {.blocks = 4, .threads = 64, .cluster = 2}, &arguments, nullptr); }),
              "there are no clusters of 2 blocks");
 }
 

@@ -108,8 +108,7 @@ TEST(CudaShape, ClustersHoldMoreColumns) {
     const auto& groups = (wrt.empty() ? program.forward_fusion : program.backward_fusion).groups;
     return Rules(graph, emit_cuda(graph, groups.at(0).kernel), 2);
   };
-  const std::string norm =
-      "graph(%x: f32[1024, 8192]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }";
+  const std::string norm = "graph(%x: f32[1024, 8192]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }";
   for (const std::vector<std::string>& wrt : {std::vector<std::string>{}, {"x"}}) {
     const Rules columns = rules(norm, wrt);
     const auto alone = columns.planned();
