@@ -4836,7 +4836,8 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
   if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4)
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+      (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
@@ -5006,7 +5007,7 @@ inline bool CudaRules::possible(const Call& c) const {
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
   if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
-  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && !c.split;
+  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0;
   if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.

@@ -362,11 +362,12 @@ class RegionImporter:
         for node, buffer in into.items():
             operand, tensor = self._values[node], node.meta["val"]
             differentiable = tensor.is_floating_point() and operand.value not in self.not_differentiable
+            origin = self.origins.get(node, -1)
             if buffer is None:
-                self.builder.output(operand.value, memory_order(tensor), differentiable)
+                self.builder.output(operand.value, memory_order(tensor), differentiable, origin=origin)
             else:
                 order = memory_order(buffer.meta["val"])
-                self.builder.output(operand.value, order, differentiable, self._values[buffer].value)
+                self.builder.output(operand.value, order, differentiable, self._values[buffer].value, origin)
         unbound = self._used_symbols - self._bound_symbols
         if unbound:
             raise Decline(reasons.DYNAMIC_SHAPE, f"{', '.join(sorted(unbound))} is no size of an input")

@@ -83,7 +83,7 @@ void Builder::output(Value value, Order order, bool differentiable, std::string 
       unify(own, its, "an output that replaces an input");
     }
   }
-  graph_.outputs.push_back({value, std::move(order), differentiable, std::move(name), position});
+  graph_.outputs.push_back({value, std::move(order), differentiable, std::move(name), position, graph_[value].origin});
 }
 
 void Builder::substitute(const std::string& symbol, const Size& by) {

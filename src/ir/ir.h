@@ -83,6 +83,7 @@ struct Output {
   bool differentiable = true;  // false: statistics and the like
   std::string name;            // "dL_dx" for gradients
   int into = -1;               // position of the input that it replaces: running statistics
+  int origin = -1;             // the user's operator whose result it is, whatever computes the value by now
 };
 
 struct Graph {

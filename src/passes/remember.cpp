@@ -86,19 +86,22 @@ class Splitter {
 
   // Operators whose result PyTorch keeps for the backward: whoever changes it in place before that is told so by
   // PyTorch's own operators. With results of others that is allowed.
-  static bool is_kept_by_pytorch(const std::string& op) {
+  bool is_kept_by_pytorch(Value v) const {
     static const std::set<std::string> names = {"softmax", "exp",  "expm1",      "tanh",
                                                 "sigmoid", "sqrt", "reciprocal", "rsqrt"};
-    return names.count(op) != 0;
+    for (size_t i = 0; i < program_.user_outputs; ++i) {
+      const Output& output = joint_.outputs[i];
+      if (output.value != v) continue;
+      if (output.origin < 0 || names.count(joint_.origins[static_cast<size_t>(output.origin)].op) == 0) return false;
+    }
+    return true;
   }
 
   void collect_saved() {
     std::vector<bool> seen = find_saved();
     for (size_t i = 0; i < program_.user_outputs; ++i) {
       const Value v = joint_.outputs[i].value;
-      const Node& node = joint_[v];
-      if (!seen[static_cast<size_t>(v)] || node.kind() != Kind::pointwise || node.origin < 0) continue;
-      if (!is_kept_by_pytorch(joint_.origins[static_cast<size_t>(node.origin)].op)) continue;
+      if (!seen[static_cast<size_t>(v)] || joint_[v].kind() != Kind::pointwise || !is_kept_by_pytorch(v)) continue;
       const int64_t recomputed = bytes_saved();
       results_.insert(v);
       seen = find_saved();

@@ -344,7 +344,8 @@ Value softmax_gradient_reads_result(Builder& b, const Node& node, const Operands
       const Value g = graph[direct].operands[0], s = graph[direct].operands[1];
       if (!is_sum_of_exponentials(graph, s) || graph[s].operands[0] != e) continue;
       const Value product = graph[total].operands[0];  // -g (y / s)
-      if (!is(product, Op::mul) || graph[total].ints("dims") != graph[s].ints("dims")) continue;
+      if (!is(product, Op::mul) || graph.shape(product) != graph.shape(e)) continue;
+      if (!graph[s].integer("keepdim") || graph[total].ints("dims") != graph[s].ints("dims")) continue;
       const Value minus = graph[product].operands[0], share = graph[product].operands[1];
       if (!is(minus, Op::neg) || graph[minus].operands[0] != g) continue;
       if (!is(share, Op::div) || graph[share].operands[1] != s) continue;

@@ -33,6 +33,8 @@ int resident_blocks(void* kernel, int device, LaunchShape shape) {
   return Runtime::instance().resident_blocks(kernel, device, shape);
 }
 
+int major_of_kernels(int device) { return Runtime::instance().major_of_kernels(device); }
+
 void let_l2_forget(int device) { Runtime::instance().let_l2_forget(device); }
 
 double microseconds(int device, void* stream, const std::function<void()>& work) {

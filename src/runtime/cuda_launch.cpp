@@ -286,7 +286,7 @@ CudaLauncher::Call CudaLauncher::bind(int device, const std::vector<const Tensor
   c.processors = where.multiprocessors;
   c.shared_limit = where.shared_bytes;
   c.l2_bytes = where.l2_bytes;
-  c.largest_cluster = largest_cluster(where.architecture.major);
+  c.largest_cluster = largest_cluster(cuda::major_of_kernels(device));
   CudaRules::bind(c, geometry_.bind(operands, symbols), operands);
   return c;
 }

@@ -78,6 +78,11 @@ const Runtime::Found& Runtime::find() {
         const Device& device = found->driver->device(i);
         news += " GPU " + std::to_string(i) + " is " + device.name + " (" + std::to_string(device.architecture.major) +
                 "." + std::to_string(device.architecture.minor) + ").";
+        try {
+          found->majors.push_back(found->nvrtc->target(device.architecture).major);
+        } catch (const CompileError&) {
+          found->majors.push_back(0);  // whoever compiles for it is told
+        }
       }
     }
     owned_ = std::move(found);
@@ -157,15 +162,15 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
   if (shape.shared_bytes > properties.shared_bytes) {
     fail_launch(name, device, shape, "a block has at most " + std::to_string(properties.shared_bytes) + " bytes");
   }
-  if (shape.cluster == 0 || shape.cluster > largest_cluster(properties.architecture.major) ||
-      shape.blocks % shape.cluster != 0) {
+  const int major = major_of_kernels(device);
+  if (shape.cluster == 0 || shape.cluster > largest_cluster(major) || shape.blocks % shape.cluster != 0) {
     fail_launch(name, device, shape, "there are no clusters of " + std::to_string(shape.cluster) + " blocks");
   }
   void* parameters[] = {const_cast<void*>(arguments)};
   const ContextScope scope(driver, device);
   CUlaunchAttribute attributes[2];
   unsigned count = 0;
-  if (shape.overlaps && launches_overlap(properties.architecture.major, driver.version())) {
+  if (shape.overlaps && launches_overlap(major, driver.version())) {
     attributes[count++] = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {.whole = 1}};
   }
   if (shape.cluster > 1) {

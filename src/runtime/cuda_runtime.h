@@ -42,6 +42,12 @@ class Runtime {
 
   int device_count() { return available() ? found().driver->device_count() : 0; }
   const Device& device(int index) { return driver().device(index); }
+  // What kernels may use is what they are compiled for: an older architecture's, where NVRTC does not know the
+  // device's.
+  int major_of_kernels(int device) {
+    driver();
+    return found().majors[static_cast<size_t>(device)];
+  }
 
   std::vector<std::shared_ptr<Module>> compile(const std::vector<std::string>& sources, Architecture architecture);
   KernelKey key_of(const std::string& source, Architecture architecture);
@@ -59,6 +65,7 @@ class Runtime {
     std::shared_ptr<Driver> driver;  // both, or neither and the reason
     std::shared_ptr<const Nvrtc> nvrtc;
     std::string why_not;
+    std::vector<int> majors;  // for each device: that of the architecture that its kernels are compiled for
   };
 
   // One load once it is known: launches come through here.

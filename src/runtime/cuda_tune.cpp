@@ -8,7 +8,7 @@
 namespace fusewright {
 namespace {
 
-constexpr size_t most_candidates = 10;
+constexpr size_t most_candidates = 11;
 // Part of what names a record on disk: count it up when a choice comes to mean something else.
 constexpr const char* choice_format = "launch choice 3";
 
@@ -39,8 +39,9 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
   std::vector<LaunchChoice> result{first};
   if (!plan(c, first)) return result;
   std::vector<Shape> shapes{c};
+  size_t most = most_candidates - 1;  // the last place is for single elements
   auto add = [&](const LaunchChoice& choice) {
-    if (result.size() == most_candidates || !plan(c, choice)) return;
+    if (result.size() == most || !plan(c, choice)) return;
     if (std::find(shapes.begin(), shapes.end(), c) != shapes.end()) return;  // another choice for the same launch
     shapes.push_back(c);
     result.push_back(choice);
@@ -86,6 +87,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       }
       break;
   }
+  most = most_candidates;
   if (call.widest > 1) add(rule(c, 1));
   return result;
 }

@@ -88,11 +88,11 @@ Target Nvrtc::target(Architecture architecture) const {
   }
   const int found = next[-1];
   // PTX without a letter runs on every later GPU.
-  if (found != wanted) return {"compute_" + std::to_string(found), true};
+  if (found != wanted) return {"compute_" + std::to_string(found), true, found / 10};
   // From 9.0 on, code with the letter runs on this very architecture only, which is all we want of it, and may use all
   // of its instructions (wgmma); NVRTC knows the letter since 12.0.
   const bool specific = architecture.major >= 9 && major_ >= 12;
-  return {"sm_" + std::to_string(found) + (specific ? "a" : ""), false};
+  return {"sm_" + std::to_string(found) + (specific ? "a" : ""), false, found / 10};
 }
 
 std::vector<std::string> Nvrtc::options(const Target& target) {

@@ -37,6 +37,7 @@ using nvrtcProgram = struct _nvrtcProgram*;
 struct Target {
   std::string name;  // sm_90a, or compute_90
   bool ptx = false;  // text that the driver translates when it is loaded, else machine code
+  int major = 0;     // of the architecture: 9
 };
 
 // The compiler. Threads may share it.

@@ -91,8 +91,9 @@ class PyBuilder {
     for (const Size& size : graph_.shape(v)) sizes.push_back(graph_.hint(size));
     return sizes;
   }
-  void output(Value v, const Order& order, bool differentiable, Value into) {
+  void output(Value v, const Order& order, bool differentiable, Value into, int origin) {
     builder_.output(v, order, differentiable, {}, into);
+    graph_.outputs.back().origin = origin;
   }
   Graph finish() {
     verify(graph_);
@@ -408,7 +409,7 @@ PYBIND11_MODULE(_core, m) {
       .def("dtype", &PyBuilder::dtype)
       .def("shape", &PyBuilder::shape)
       .def("output", &PyBuilder::output, py::arg("value"), py::arg("order"), py::arg("differentiable"),
-           py::arg("into") = -1)
+           py::arg("into") = -1, py::arg("origin") = -1)
       .def("finish", &PyBuilder::finish);
 
   py::class_<Region, std::shared_ptr<Region>>(m, "Region")

@@ -15,6 +15,10 @@ void Cluster::run(Launch& launch, uint64_t index) {
     std::vector<Block*> ready;
     for (unsigned rank = 0; rank < size_; ++rank)
       if (blocks_[rank]->can_run()) ready.push_back(blocks_[rank].get());
+    if (ready.empty()) {
+      launch.report("cluster " + std::to_string(index), "nothing can run any more: " + who_waits());
+      return;
+    }
     ready[ready.size() == 1 ? 0 : blocks_[0]->random() % ready.size()]->resume();
     if (launch.failed()) return;
   }

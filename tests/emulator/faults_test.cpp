@@ -349,6 +349,24 @@ TEST_F(Faults, ClustersThatGoWrong) {
        "threads 16-31 wait for the cluster at line "});
 }
 
+TEST_F(Faults, ABlockWaitsAndTheOtherEnds) {
+  const std::string text = on_shared(R"(
+  if (fw::block_index() == 1) {
+    if (fw::thread_index() == 0) {
+      fw::cluster_arrive();
+      fw::cluster_wait();
+    } else {
+      fw::barrier();
+    }
+  }
+)");
+  for (unsigned seed = 1; seed <= 4; ++seed) {
+    const Seed scope(seed);
+    expect_words(run(text, 2, 64, 128, 2), {"nothing can run any more", "thread 0 waits for the cluster at line ",
+                                            "threads 1-63 wait at the barrier of line "});
+  }
+}
+
 TEST_F(Faults, ABlockOfTheClusterThatHasEnded) {
   const std::string text = on_shared(R"(
   fw::cluster_arrive();

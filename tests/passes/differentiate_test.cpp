@@ -91,8 +91,7 @@ TEST(Remember, ContractionsAndStatisticsAreSaved) {
 TEST(Remember, ResultsThatPyTorchKeeps) {
   const auto saved = [](const char* text, const std::string& last, const std::vector<std::string>& wrt) {
     Program program = program_of(text, wrt);
-    Node& result = program.forward[program.forward.outputs[0].value];
-    result.origin = program.forward.add_origin({last, ""});
+    program.forward.outputs[0].origin = program.forward.add_origin({last, ""});
     return saved_names(std::move(program));
   };
   const char* softmax = "graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }";
@@ -100,6 +99,13 @@ TEST(Remember, ResultsThatPyTorchKeeps) {
   EXPECT_EQ(saved(softmax, "div", {"x"}), (Names{"x", "amax", "sum"}));
   const char* gate = "graph(%x: f32[n, c], %y: f32[n, c]) { %1 = add(%x, %y) %2 = sigmoid(%1) return %2 }";
   EXPECT_EQ(saved(gate, "sigmoid", {"x", "y"}), (Names{"sigmoid"}));
+  // What it is computed by is not what counts: PyTorch's -(-y) is a tensor of its own.
+  EXPECT_EQ(
+      saved("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} %2 = neg(%1) %3 = neg(%2) return %3 }", "neg", {"x"}),
+      (Names{"x", "amax", "sum"}));
+  EXPECT_EQ(
+      saved_names("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} %2 = neg(%1) %3 = neg(%2) return %1, %3 }", {"x"}),
+      (Names{"x", "amax", "sum"}));
   // Nothing is won: one tensor is read in either case.
   EXPECT_EQ(saved("graph(%x: f32[n, c]) { %1 = tanh(%x) return %1 }", "tanh", {"x"}), (Names{"x"}));
   // Both operands are read in any case.

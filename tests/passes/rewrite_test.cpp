@@ -239,6 +239,23 @@ TEST(Rewrite, OnlyANormIsOne) {
     EXPECT_EQ(rewrites((head + rest + " }").c_str()), std::vector<std::string>{}) << rest;
 }
 
+// What looks like softmax's gradient, and sums over other elements than the divisor belongs to.
+TEST(Rewrite, SoftmaxGradientsSumTheirOwnRows) {
+  const std::string rest =
+      "%y = div(%e, %s) %1 = div(%g, %s) %2 = neg(%g) %3 = div(%y, %s) %4 = mul(%2, %3) %5 = sum(%4) {dims = (1), "
+      "keepdim = 1} %6 = add(%1, %5) %7 = mul(%6, %e) return %7 }";
+  const std::string rows =
+      "%m = amax(%x) {dims = (1), keepdim = 1, tie = 0} %d = sub(%x, %m) %e = exp(%d) %s = sum(%e) {dims = (1), "
+      "keepdim = 1} ";
+  const std::string columns =
+      "%m = amax(%x) {dims = (1), keepdim = 0, tie = 0} %d = sub(%x, %m) %e = exp(%d) %s = sum(%e) {dims = (1), "
+      "keepdim = 0} ";
+  const std::vector<std::string> none;
+  EXPECT_EQ(rewrites(("graph(%x: f64[4, 6], %g: f64[3, 4, 6]) { " + rows + rest).c_str()), none);
+  EXPECT_EQ(rewrites(("graph(%x: f64[6, 6], %g: f64[6, 6]) { " + columns + rest).c_str()), none);
+  EXPECT_EQ(rewrites(("graph(%x: f64[6, 6], %g: f64[6, 6]) { " + rows + rest).c_str()).size(), 1u);
+}
+
 // Each square would have doubled the factors.
 TEST(Rewrite, FactorsThatAreSquaredAgainAndAgain) {
   std::string text;

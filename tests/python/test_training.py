@@ -257,6 +257,24 @@ def test_softmax_keeps_its_result_alone():
                 y.sum().backward()
 
 
+def test_results_that_eager_does_not_keep():
+    """The value may be softmax's, the tensor is another operator's: it may change in place before the backward."""
+    a, b = (torch.randn(7, 9, requires_grad=True) for _ in range(2))
+    for fn in (
+        lambda a, b: torch.sigmoid(a + b).neg().neg(),
+        lambda a, b: torch.softmax(a + b, 1) ** 1.0,
+        lambda a, b: torch.where(a > 0, y := torch.softmax(a + b, 1), y),
+        lambda a, b: torch.sigmoid(a + b).unsqueeze(0).sum(0),
+    ):
+        results = []
+        for run in (fn, optimize(fn, strict=True)):
+            y = run(a, b)
+            with torch.no_grad():
+                y.mul_(3)
+            results.append(torch.autograd.grad(y.sin().sum(), (a, b)))
+        torch.testing.assert_close(results[1], results[0])
+
+
 # ---- state -----------------------------------------------------------------------------------------------------------
 
 

@@ -292,6 +292,22 @@ TEST_F(CudaRuntimeTest, LaunchesOfClusters) {
              "there are no clusters of 2 blocks");
 }
 
+// Their text then has neither clusters nor waits for the launch before it.
+TEST_F(CudaRuntimeTest, KernelsForAnOlderArchitecture) {
+  nvrtc.architectures = {80, 86};
+  Runtime runtime(options, cache);
+  EXPECT_EQ(runtime.major_of_kernels(0), 8);
+  void* kernel = runtime.compile({source("k")}, hopper)[0]->kernel("k", 0);
+  const int arguments = 1;
+  cuda.calls.clear();
+  runtime.launch(kernel, "k", 0, {.blocks = 4, .threads = 64, .overlaps = true}, &arguments, nullptr);
+  EXPECT_EQ(cuda.count("cuLaunchKernelEx"), 0);
+  EXPECT_HAS(message_of<Error>([&] {
+               runtime.launch(kernel, "k", 0, {.blocks = 4, .threads = 64, .cluster = 2}, &arguments, nullptr);
+             }),
+             "there are no clusters of 2 blocks");
+}
+
 TEST_F(CudaRuntimeTest, LaunchesOverlapWhereTheyCan) {
   const int arguments = 1;
   const auto launched = [&](Architecture architecture) {
