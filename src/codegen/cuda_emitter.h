@@ -70,10 +70,19 @@ class CudaEmitter : Emitter {
   void write_pointwise_entry();
   void write_held_entry();
   void by_way_of_arrival(const std::function<void()>& in_shared_memory, const std::function<void()>& in_registers);
-  void over_items(const std::string& what);  // of a row that a thread holds
+  void over_items(const std::vector<std::string>& what);  // of a row that a thread holds
   void write_ask(const std::string& row, const std::string& turn);
+  std::string ask_for(const std::string& row) const;
+  // Of columns in registers with one loop to reduce over, a thread's vectors are equally far apart: `item` of them from
+  // its first one. Their addresses are a product and a sum.
+  bool by_items() const { return is_column() && !walking() && element_axes().size() == 1; }
+  std::string place_of_item(const std::string& inside = "") const;
+  // Whether vector `item` of a thread belongs to this row, and whether that is there at all.
+  std::string item_in(const std::string& row) const;
   void write_first_arrivals();
   void write_arrivals();
+  std::string take_item() const;
+  void write_arrival_of_group();
   void write_walking_entry();
   void write_team_part();
   void write_place(const std::string& row, const std::string& turn);

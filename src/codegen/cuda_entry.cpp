@@ -68,6 +68,7 @@ void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
          "_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;");
     line("if (", row, ".pos >= a.sizes[", to_string(nest().inner), "]) ", row, ".live = false, ", row, ".pos = 0;");
     line("place_row(a, ", row, "_tile.quotient, 0, ", row, ");");
+    if (!walking()) line("[[maybe_unused]] index ", row, "_items = ", row, ".live ? held : 0;");
   } else {
     line("place_row(a, anchor, ", r, ", ", row, ");");
   }
@@ -102,8 +103,8 @@ void CudaEmitter::write_team_end(bool held) {
     close();
     close();
     over_items(
-        "if (fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, "
-        "e, false, -1, stretch, stretches);");
+        {"if (fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, "
+         "e, false, -1, stretch, stretches);"});
   }
   if (sides(false).empty()) return;
   line("fw::reduce(team, total);");
@@ -123,20 +124,35 @@ void CudaEmitter::by_way_of_arrival(const std::function<void()>& in_shared_memor
   out_ += "#endif\n";
 }
 
-void CudaEmitter::over_items(const std::string& what) {
+void CudaEmitter::over_items(const std::vector<std::string>& what) {
   out_ += "#pragma unroll\n";
   open("for (int item = 0; item < ITEMS; ++item)");
   line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-  line(what);
+  for (const std::string& text : what)
+    if (!text.empty()) line(text);
   close();
 }
 
-// Asks for the row of that turn, in the place of that depth.
+// Asks for the row of that turn, in the place of that depth. Of columns a thread holds much, and waits for some vectors
+// at a time.
 void CudaEmitter::write_ask(const std::string& row, const std::string& turn) {
   write_place(row, turn);
-  over_items("if (" + row + ".live && fw::in_row(e, elements)) ask(a, " + row +
-             ", place(a, e), own + (depth * ITEMS + item) * AHEAD);");
-  line("fw::copy_async_commit();");
+  over_items({ask_for(row), is_column() ? "if (item % GROUP == GROUP - 1) fw::copy_async_commit();" : ""});
+  if (!is_column()) line("fw::copy_async_commit();");
+}
+
+std::string CudaEmitter::ask_for(const std::string& row) const {
+  return "if (" + item_in(row) + ") ask(a, " + row + ", " + place_of_item() + ", own + (depth * ITEMS + item) * AHEAD);";
+}
+
+std::string CudaEmitter::place_of_item(const std::string& inside) const {
+  auto or_zero = [&](const std::string& text) { return inside.empty() ? text : inside + " ? " + text + " : 0"; };
+  if (!by_items()) return "place(a, " + or_zero("e") + ")";
+  return "place(a, " + or_zero("static_cast<index>(team.thread)") + ", " + or_zero("item") + ", team.bits)";
+}
+
+std::string CudaEmitter::item_in(const std::string& row) const {
+  return is_column() ? "item < " + row + "_items" : row + ".live && fw::in_row(e, elements)";
 }
 
 // What the first turn needs: `row` itself, and what all rows of the team share.
@@ -148,7 +164,7 @@ void CudaEmitter::write_first_arrivals() {
         line("char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);");
         line("char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;");
         line("(void)fixed;");
-        over_items("if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);");
+        over_items({"if (fw::in_row(e, elements)) ask_fixed(a, row, " + place_of_item() + ", fixed + item * FIXED);"});
         out_ += "#pragma unroll\n";
         open("for (int depth = 0; depth < FW_DEPTH; ++depth)");
         write_ask("first", "depth");
@@ -158,23 +174,27 @@ void CudaEmitter::write_first_arrivals() {
       [&] {
         line("Values ahead[ITEMS];");
         line("Fixed fixed[ITEMS];");
-        over_items("if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);");
-        over_items("if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);");
+        over_items({"if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);"});
+        over_items({"if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);"});
       });
   write_load_row("row", "row.live && team.thread == 0");
 }
 
-// Takes what has arrived for `row` into x, and asks for later rows.
+// Into x; the address counts where an operand is too narrow to be asked for.
+std::string CudaEmitter::take_item() const {
+  return "take(a, row, " + place_of_item(item_in("row")) + ", own + (depth * ITEMS + item) * AHEAD, x[item]);";
+}
+
+// Takes what has arrived for `row` into x, and asks for later rows; of columns that happens item by item.
 void CudaEmitter::write_arrivals() {
   line("Values x[ITEMS];");
   by_way_of_arrival(
       [&] {
         write_place("next", "turn + 1");
         write_load_row("next", "next.live && team.thread == 0");
+        if (is_column()) return;
         line("fw::copy_async_wait<FW_DEPTH - 1>();");
-        over_items(
-            "take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, "
-            "x[item]);");
+        over_items({take_item()});
         write_ask("later", "turn + FW_DEPTH");
         line("depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;");
       },
@@ -185,38 +205,61 @@ void CudaEmitter::write_arrivals() {
         } else {
           write_place("next", "turn + 1");
         }
-        over_items("x[item] = ahead[item];");
+        over_items({"x[item] = ahead[item];"});
         open("if (next.live)");
         write_load_row("next", "team.thread == 0");
-        over_items("if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);");
+        over_items({"if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);"});
         close();
         line("fw::stay_above(a.lane_bits);");
       });
+}
+
+// Columns are many vectors to a thread: the first pass takes them in groups as they arrive, and asks for those of the
+// next turn in their place, so that memory has the same to do at all times.
+void CudaEmitter::write_arrival_of_group() {
+  line("static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, \"one turn ahead, in groups\");");
+  open("if (item % GROUP == 0)");
+  line("fw::copy_async_wait<ITEMS / GROUP - 1>();");
+  line("const int first_of_group = item;");
+  for (const std::string& what : {take_item(), ask_for("next")}) {
+    out_ += "#pragma unroll\n";
+    open("for (int item = first_of_group; item < first_of_group + GROUP; ++item)");
+    line("[[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);");
+    line(what);
+    close();
+  }
+  line("fw::copy_async_commit();");
+  close();
 }
 
 // Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
 // team works on a row the next ones are on their way.
 void CudaEmitter::write_held_entry() {
   std::string side = has_sides() ? ", side[item], total" : "";
-  // As many blocks on a processor as their registers allow: one reduces while another computes.
+  // As many blocks on a processor as their registers allow: one reduces while another computes. Of the values of
+  // columns some are alive at a time; both numbers are what ptxas spills little or nothing with.
   line("constexpr int registers = ITEMS * V * ", to_string(held_bytes()), " / 4 + V * ", to_string(row_bytes()),
-       " / 4 + 44;");
+       " / 16 + ", is_column() ? "34;" : "44;");
   line("constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);");
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
   line("fw::follow_last_launch();");
   // Columns in registers may be those of several blocks together.
   line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
-       is_column() ? ", a.cluster_bits" : "", ");");
+       is_column() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
   if (is_column()) line("fw::begin_cluster(team);");
   line("const index elements = fw::held_elements(a.elements);");
+  if (is_column()) {
+    line("constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time");
+    line("const index held = fw::items_of_thread(team, elements);");
+  }
   write_team_part();
   write_first_arrivals();
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
     line("Side side[ITEMS];");
-    over_items("side[item].clear();");
+    over_items({"side[item].clear();"});
   }
   // As many turns for every team, so that lanes of one warp stay together.
   open("for (index turn = 0; turn < static_cast<index>(a.share); ++turn)");
@@ -231,19 +274,21 @@ void CudaEmitter::write_held_entry() {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line("const bool inside = row.live && fw::in_row(e, elements);");
+    line("const bool inside = ", item_in("row"), ";");
+    if (p == 0 && is_column()) write_arrival_of_group();
     by_way_of_arrival(
         [&] {
           line("Fixed f;");
-          line("take_fixed_", id, "(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);");
+          line("take_fixed_", id, "(a, row, ", place_of_item("inside"), ", fixed + item * FIXED, f);");
         },
         [&] { line("const Fixed& f = fixed[item];"); });
-    line("stage_", id, "(a, row, place(a, e), x[item], f, kept[item], inside, sums", id, side, ");");
+    line("stage_", id, "(a, row, ", place_of_item(), ", x[item], f, kept[item], inside, sums", id, side, ");");
     close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
     line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
   }
   line("row = next;");
+  if (is_column()) line("row_items = next_items;");
   close();
   write_team_end(true);
   if (is_column()) line("fw::end_cluster(team);");

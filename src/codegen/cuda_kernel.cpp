@@ -125,7 +125,7 @@ void CudaEmitter::describe() {
 std::vector<int> CudaEmitter::items() const {
   // The taps of a window are many loads already, and its lines are short.
   if (!has_rows()) return {nest().has_window ? 1 : 2};
-  if (is_column()) return held_bytes() > 4 ? std::vector<int>{4, 8} : std::vector<int>{8, 16, 4};
+  if (is_column()) return held_bytes() > 4 ? std::vector<int>{16, 8} : std::vector<int>{16, 32, 8};
   return held_bytes() > 16 ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2, 4, 8};
 }
 
@@ -200,8 +200,13 @@ std::string CudaEmitter::row_offset(int operand) const {
 
 std::string CudaEmitter::element_offset(int operand) const {
   std::string text = "row.o" + to_string(operand);
-  for (int a : element_axes())
-    if (operand_varies(operand, a)) text += " + " + at_ + "c" + to_string(a) + " * " + stride(operand, a);
+  for (int a : element_axes()) {
+    if (!operand_varies(operand, a)) continue;
+    if (by_items())
+      text += " + at.first * " + stride(operand, a) + " + at.item * (" + stride(operand, a) + " << at.bits)";
+    else
+      text += " + " + at_ + "c" + to_string(a) + " * " + stride(operand, a);
+  }
   if (!inner_in_row() && nest().inner >= 0 && operand_varies(operand, nest().inner))
     text += " + fw::along(" + at_ + "pos, a.strides[" + to_string(operand) + "][" + to_string(nest().inner) + "])";
   return text;

@@ -78,9 +78,14 @@ void CudaEmitter::write_element_place() {
   open("struct Place");
   for (int a : element_axes()) line("index c", to_string(a), ";");
   if (!inner_in_row()) line("index pos;");
+  if (by_items()) line("index first, item;"), line("fw::u32 bits;");
   close(";");
-  open("FW_FN Place place(const Args& a, index e)");
+  open("FW_FN Place place(const Args& a, ", by_items() ? "index first, index item, fw::u32 bits)" : "index e)");
   line("Place at;");
+  if (by_items()) {
+    line("at.first = first, at.item = item, at.bits = bits;");
+    line("const index e = first + (item << bits);");
+  }
   line("(void)a, (void)e;");
   std::vector<int> axes = element_axes();
   if (!inner_in_row()) {

@@ -218,6 +218,12 @@ FW_FN bool in_row(index e, index elements) {
 }
 #endif
 
+// Vectors of a row of so many that are those of a thread of its team.
+FW_FN index items_of_thread(const Team& team, index elements) {
+  const index beyond = elements - static_cast<index>(team.thread);
+  return beyond <= 0 ? 0 : ((beyond - 1) >> team.bits) + 1;
+}
+
 // A sum over a row divided by the number of its elements: a power of two that the text is for makes a product of it.
 template <class T>
 FW_FN T over_row(T sum, T elements) {
@@ -229,41 +235,44 @@ FW_FN T over_row(T sum, T elements) {
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
-// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
-// exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
 };
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
-  for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  const bool spread = team.cluster_bits != 0;
-  if (!spread && (span <= warp_size || team.bits == 0)) return;
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
+  for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
-  const bool narrow = team.lanes() < warp_size;
-  const u32 width = team.lanes();
-  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
-  const u32 rows = rows_in_block << team.cluster_bits;
-  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
-  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) {
-    Slot<S>* slot = slots + (mine * width + team.lane);
-    if (!spread) slot->sums = sums;
-    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  if (span > warp_size && team.bits_in_block() != 0) {
+    const bool narrow = width < warp_size;
+    const u32 rows = narrow ? span / warp_size : 1u << team.bits_in_block();
+    const u32 mine = narrow ? warp_index() : thread_index() >> team.lane_bits;
+    barrier();  // whoever still reads the slots of the last reduction
+    if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
+    barrier();
+    // Of many slots the lanes of a warp that stand in the same column take some each.
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+    sums = slots[first * width + team.lane].sums;
+    for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+    for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
+      sums.merge(sums.exchanged(offset));
+    slots += rows * width;
   }
-  if (spread) cluster_arrive();
-  spread ? cluster_wait() : barrier();
-  // Of many slots the lanes of a warp that stand in the same column take some each.
-  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
-  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
-  sums = slots[first * width + team.lane].sums;
-  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
-  if (spread) cluster_arrive();
-  if (sharers == 1) return;
-  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
+  if (team.cluster_bits == 0) return;
+  const Slot<S>* from = slots + team.lane;
+  cluster_wait();  // whoever still reads the slots of the last reduction
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
+  cluster_arrive();
+  cluster_wait();
+  sums = from->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
+  cluster_arrive();
 }
 
 // What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave

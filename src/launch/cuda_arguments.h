@@ -47,6 +47,23 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
 }
 
+inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
+  std::vector<Variant> result;
+  std::vector<int> items = code_.cuda.items;
+  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
+  for (int n : items) {
+    const bool columns = code_.nest.kind == Loops::Kind::column && n != 0;
+    const int widest = columns ? held_columns(widest_) : widest_;
+    result.push_back({widest, n, false, {}});
+    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
+    // Single elements are the exception: the variants that the rule takes serve all sizes.
+    bool by_rule = n == items[0] || n == 0;
+    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
+    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+  }
+  return result;
+}
+
 // The kernels of a variant: for whole rows, for each pass over split ones, for the parts of sums on the side.
 inline std::vector<std::string> CudaRules::entries(const Variant& variant) const {
   std::vector<std::string> result{code_.name};

@@ -29,12 +29,15 @@ class CudaRules {
     int vector, items;
     bool wide;
     Tiling tiling = {};
-    int64_t row = 0;  // vectors in a row that the text is for; 0: any
+    int64_t row = 0;       // vectors in a row that the text is for; 0: any
+    bool cluster = false;  // it is for columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
    private:
-    std::tuple<int, int, bool, const Tiling&, int64_t> key() const { return {vector, items, wide, tiling, row}; }
+    std::tuple<int, int, bool, const Tiling&, int64_t, bool> key() const {
+      return {vector, items, wide, tiling, row, cluster};
+    }
   };
 
   // All that follows from a choice.
@@ -118,6 +121,8 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
+  // Those that serve rows of any length.
+  std::vector<Variant> variants_for_all_rows() const;
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
@@ -129,6 +134,9 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
+  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
+  // take registers, too.
+  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;

@@ -61,16 +61,18 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
 
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
+  const int vector = c.variant.vector;
   LaunchChoice choice;
-  choice.vector = c.variant.vector;
+  choice.vector = held_columns(vector);
   choice.items = code_.cuda.items[0];
   choice.lanes = 32;
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
   }
+  choice.vector = vector;
   choice.items = 0;
   choice.threads = 128;
   choice.lanes = 16;
@@ -83,12 +85,13 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
+  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) ||
       !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
+  c.variant.cluster = choice.cluster > 1;
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -159,12 +162,14 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
   const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
   h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
-  const bool row = code_.nest.kind == Loops::Kind::row;
-  h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
+  // Blocks of those that hold little are small: more of them fit on a processor.
+  const int last = code_.cuda.items.back();  // of rows the most, of columns the least
+  h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
@@ -173,7 +178,8 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
-  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  const int64_t in_block = c.team * c.lanes / c.cluster;
+  const int64_t slots = (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.cluster > 1 ? c.cluster * c.lanes : 0);
   return static_cast<uint32_t>(largest * slots);
 }
 
@@ -185,7 +191,9 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
+  int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
+  // Processors lie in groups of an even number, and a cluster in one of these: larger ones leave some without work.
+  if (c.cluster > 1) blocks = (c.cluster == 2 ? blocks : blocks * 7 / 8) / c.cluster;
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
   const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
@@ -250,7 +258,7 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
 inline bool CudaRules::possible(const Call& c) const {
   const bool pointwise = code_.nest.kind == Loops::Kind::pointwise;
   const int64_t span = c.team * c.lanes;
-  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
+  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
   if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;

@@ -28,15 +28,7 @@ CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std
       walking_parts_(code.cuda.walking_parts),
       geometry_(graph, code, slots),
       symbols_(slots.size()) {
-  std::vector<int> items = code.cuda.items;
-  if (code.nest.kind != LoopNest::Kind::pointwise) items.push_back(0);
-  for (int n : items) {
-    variants_.push_back({widest_, n, false, {}});
-    // Single elements are the exception: the variants that the rule takes serve all sizes.
-    bool by_rule = n == items[0] || n == 0;
-    if (code.nest.kind == LoopNest::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest_ > 1 && by_rule) variants_.push_back({1, n, false, {}});
-  }
+  variants_ = variants_for_all_rows();
   expect_rows(graph, code);
   expect_tensors(graph, code, slots, orders);
   expect_tiles();
@@ -178,6 +170,7 @@ std::string CudaLauncher::defines(const Variant& variant) const {
     define("FIXED", h.fixed);
     define("SLOT", h.slot);
     define("THREADS", h.most_threads);
+    define("CLUSTER", variant.cluster ? 1 : 0);
   }
   return text;
 }

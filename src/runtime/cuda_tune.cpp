@@ -68,22 +68,25 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       break;
     case LoopNest::Kind::column:
       if (first.items != 0) {
-        // Together blocks have room for more columns side by side: whole lines of memory, where one alone reads parts.
-        for (int cluster : {4, 2, 8}) {
-          if (lanes * cluster > std::min<int64_t>(first.lanes, power_of_two_from(c.line))) continue;
-          but([&](LaunchChoice& o) { o.cluster = cluster; });
-          if (cluster == 4) but([&](LaunchChoice& o) { o.cluster = 8, o.threads = first.threads / 2; });
-        }
         for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items; });
-        add({.vector = first.vector, .threads = 128, .lanes = 16, .split = 1});
-        for (int threads : {512, 256, 128}) but([&](LaunchChoice& o) { o.threads = threads; });
+        for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items, o.threads = first.threads / 2; });
+        add({.vector = call.widest, .threads = 128, .lanes = 16, .split = 1});
+        // Together blocks have room for more columns side by side: whole lines of memory, where one alone reads parts.
+        if (lanes * first.vector < 32) {
+          but([&](LaunchChoice& o) { o.cluster = 2; });
+          but([&](LaunchChoice& o) { o.cluster = 4, o.threads = first.threads / 2; });
+        }
         for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
       } else {
         for (int lanes : {32, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
         for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
         but([&](LaunchChoice& o) { o.threads = 256; });
-        for (int cluster : {1, 2, 8})
-          add({.vector = first.vector, .items = code_.cuda.items[0], .threads = 512, .lanes = 32, .cluster = cluster});
+        for (int cluster : {1, 2, 4})
+          add({.vector = held_columns(call.widest),
+               .items = code_.cuda.items[0],
+               .threads = 512,
+               .lanes = 32,
+               .cluster = cluster});
       }
       break;
   }

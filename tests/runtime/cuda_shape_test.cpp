@@ -17,8 +17,7 @@ class Rules : CudaRules {
  public:
   Rules(const Graph& graph, const KernelCode& code, int resident)
       : CudaRules(loops_of(graph, code)), geometry_(graph, code, {}), resident_(resident) {
-    for (int items : code.cuda.items) variants_.push_back({widest_, items, false, {}});
-    variants_.push_back({widest_, 0, false, {}});
+    variants_ = variants_for_all_rows();
     for (const KernelCode::Operand& operand : code.operands) {
       Tensor& tensor = tensors_.emplace_back();
       for (const Size& size : graph.shape(operand.value))
