@@ -77,11 +77,11 @@ def _region_0_inference(x, conv_weight, conv_bias, multiplier):
     _kernels().fw_pointwise_channels_last_2([conv_weight, cast_5], [n4, n1, 3, 3], [])
     conv_6 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     del cast_4, cast_5
-    mul_22 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([conv_6, conv_bias, multiplier, mul_22],
+    mul_16 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
+    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([conv_6, conv_bias, multiplier, mul_16],
         [n0, n4, n2 - 2, n3 - 2], [0.01])
     del conv_6
-    return (mul_22,)
+    return (mul_16,)
 
 
 class _Region0(torch.autograd.Function):
@@ -99,12 +99,12 @@ class _Region0(torch.autograd.Function):
         _kernels().fw_pointwise_channels_last_2([conv_weight, cast_5], [n4, n1, 3, 3], [])
         saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         del cast_4, cast_5
-        mul_22 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_22],
+        mul_16 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
+        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_16],
             [n0, n4, n2 - 2, n3 - 2], [0.01])
         result_1 = _in_order(saved0, [0, 2, 3, 1])
         ctx.save_for_backward(x, conv_weight, conv_bias, multiplier, result_1)
-        return (mul_22,)
+        return (mul_16,)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -117,42 +117,42 @@ class _Region0(torch.autograd.Function):
         n2 = x.shape[2]
         n3 = x.shape[3]
         n4 = conv_weight.shape[0]
-        cast_16 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        _kernels().fw_pointwise_channels_last([dL_dy0, cast_16], [n0, n4, n2 - 2, n3 - 2], [])
+        cast_15 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        _kernels().fw_pointwise_channels_last([dL_dy0, cast_15], [n0, n4, n2 - 2, n3 - 2], [])
         if need[0]:
-            cast_36 = torch.empty((n4, 3, 3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-            _kernels().fw_pointwise_channels_last_2([conv_weight, cast_36], [n4, n1, 3, 3], [])
-        mul_35 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        sum_40 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        sum_43 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        _kernels().fw_column_conv2d_mul_leaky_relu_gelu([saved_4, conv_bias, multiplier, cast_16, mul_35, sum_40,
-            sum_43], [n0, n4, n2 - 2, n3 - 2], [0.01])
-        del cast_16
+            cast_29 = torch.empty((n4, 3, 3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+            _kernels().fw_pointwise_channels_last_2([conv_weight, cast_29], [n4, n1, 3, 3], [])
+        mul_28 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        sum_33 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        sum_36 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+        _kernels().fw_column_conv2d_mul_leaky_relu_gelu([saved_4, conv_bias, multiplier, cast_15, mul_28, sum_33,
+            sum_36], [n0, n4, n2 - 2, n3 - 2], [0.01])
+        del cast_15
         if need[0]:
-            conv_input_grad_37 = torch.ops.aten.convolution_backward(mul_35,
-                _shaped(mul_35, (n0, n1, n2, n3), 1), cast_36, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+            conv_input_grad_30 = torch.ops.aten.convolution_backward(mul_28,
+                _shaped(mul_28, (n0, n1, n2, n3), 1), cast_29, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
                 [True, False, False])[0]
-            del cast_36
+            del cast_29
         if need[1]:
-            cast_38 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-            _kernels().fw_pointwise_channels_last([x, cast_38], [n0, n1, n2, n3], [])
+            cast_31 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
+            _kernels().fw_pointwise_channels_last([x, cast_31], [n0, n1, n2, n3], [])
         if need[1]:
-            conv_weight_grad_39 = torch.ops.aten.convolution_backward(mul_35, cast_38,
-                _shaped(mul_35, (n4, n1, 3, 3), 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+            conv_weight_grad_32 = torch.ops.aten.convolution_backward(mul_28, cast_31,
+                _shaped(mul_28, (n4, n1, 3, 3), 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
                 [False, True, False])[1]
-            del mul_35, cast_38
+            del mul_28, cast_31
         if need[0]:
             dL_dx = torch.empty((n0, n1, n2, n3), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous([conv_input_grad_37, dL_dx], [n0, n1, n2, n3], [])
-            del conv_input_grad_37
+            _kernels().fw_pointwise_contiguous([conv_input_grad_30, dL_dx], [n0, n1, n2, n3], [])
+            del conv_input_grad_30
         if need[1]:
             dL_dconv_weight = torch.empty((n4, n1, 3, 3), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous_2([conv_weight_grad_39, dL_dconv_weight], [n4, n1, 3, 3], [])
-            del conv_weight_grad_39
+            _kernels().fw_pointwise_contiguous_2([conv_weight_grad_32, dL_dconv_weight], [n4, n1, 3, 3], [])
+            del conv_weight_grad_32
         if need[2]:
-            dL_dconv_bias = sum_40.reshape((n4,))
+            dL_dconv_bias = sum_33.reshape((n4,))
         if need[3]:
-            dL_dmultiplier = sum_43.reshape((n4, 1, 1))
+            dL_dmultiplier = sum_36.reshape((n4, 1, 1))
         return (
             dL_dx if need[0] else None,
             dL_dconv_weight if need[1] else None,
@@ -619,7 +619,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_channels_last_2(const Args a
 #
 #     t0 = (conv_6 + conv_bias) * multiplier
 #     t1 = t0 > 0 ? t0 : (t0 * 0.01)
-#     mul_22 = (t1 * 0.5) * (erf(t1 * 0.707107) + 1)
+#     mul_16 = t1 * normal_cdf(t1)
 _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU_TILED = r'''
 namespace {
 using fw::index;
@@ -692,7 +692,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] constexpr int i = 0;
   const float v1 = fw::convert<float>(x.in1);
   const float v3 = fw::convert<float>(x.in3);
-  float out17[V];
+  float out11[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -701,14 +701,11 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const bool v6 = fw::gt(v4, 0.0f);
     const float v8 = fw::mul(v4, number0);
     const float v9 = fw::select(v6, v4, v8);
-    const float v11 = fw::mul(v9, 0.5f);
-    const float v13 = fw::mul(v9, 0.707106781f);
-    const float v14 = fw::erf(v13);
-    const float v16 = fw::add(v14, 1.0f);
-    const float v17 = fw::mul(v11, v16);
-    out17[i] = fw::convert<float>(v17);
+    const float v10 = fw::normal_cdf(v9);
+    const float v11 = fw::mul(v9, v10);
+    out11[i] = fw::convert<float>(v11);
   }
-  if (inside) fw::store_line(fw::tiled<3> ? fw::tile_memory<float>(tile3) + row.tile : static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][3])), out17);
+  if (inside) fw::store_line(fw::tiled<3> ? fw::tile_memory<float>(tile3) + row.tile : static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][3])), out11);
 }
 
 }  // namespace
@@ -827,7 +824,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] constexpr int i = 0;
   const float v1 = fw::convert<float>(x.in1);
   const float v3 = fw::convert<float>(x.in3);
-  float out17[V];
+  float out11[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -836,14 +833,11 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const bool v6 = fw::gt(v4, 0.0f);
     const float v8 = fw::mul(v4, number0);
     const float v9 = fw::select(v6, v4, v8);
-    const float v11 = fw::mul(v9, 0.5f);
-    const float v13 = fw::mul(v9, 0.707106781f);
-    const float v14 = fw::erf(v13);
-    const float v16 = fw::add(v14, 1.0f);
-    const float v17 = fw::mul(v11, v16);
-    out17[i] = fw::convert<float>(v17);
+    const float v10 = fw::normal_cdf(v9);
+    const float v11 = fw::mul(v9, v10);
+    out11[i] = fw::convert<float>(v11);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][3])), out17);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][3])), out11);
 }
 
 }  // namespace
@@ -891,13 +885,11 @@ __global__ void __launch_bounds__(256) fw_pointwise_conv2d_mul_leaky_relu_gelu(c
 #     t1 = t0 * multiplier
 #     t2 = t1 > 0
 #     t3 = t2 ? t1 : (t1 * 0.01)
-#     t4 = t3 * 0.707107
-#     t5 = ((cast_16 * (t3 * 0.5)) * (exp(-square(t4)) * 1.12838)) * 0.707107
-#     t6 = t5 + ((cast_16 * (erf(t4) + 1)) * 0.5)
-#     t7 = t2 ? t6 : (t6 * 0.01)
-#     mul_35 = t7 * multiplier
-#     sum_40 = sum(mul_35, over n0, n2 - 2, n3 - 2)
-#     sum_43 = sum(t7 * t0, over n0, n2 - 2, n3 - 2)
+#     t4 = (cast_15 * normal_cdf(t3)) + ((cast_15 * t3) * (exp(square(t3) * -0.5) * 0.398942))
+#     t5 = t2 ? t4 : (t4 * 0.01)
+#     mul_28 = t5 * multiplier
+#     sum_33 = sum(mul_28, over n0, n2 - 2, n3 - 2)
+#     sum_36 = sum(t5 * t0, over n0, n2 - 2, n3 - 2)
 _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING = r'''
 namespace {
 using fw::index;
@@ -908,8 +900,8 @@ struct Args : fw::KernelArgs<4, 7, 1, 1> {};
 struct Row {
   float v1[V];
   float v3[V];
-  float v32[V];
-  float v34[V];
+  float v25[V];
+  float v27[V];
   index o0;
   index o1;
   index o2;
@@ -975,37 +967,37 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
-  float a32[V];
-  float a34[V];
+  float a25[V];
+  float a27[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a32[i] = 0.0f;
+      a25[i] = 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a34[i] = 0.0f;
+      a27[i] = 0.0f;
     }
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a32[i] += other.a32[i];
+      a25[i] += other.a25[i];
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      a34[i] += other.a34[i];
+      a27[i] += other.a27[i];
     }
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a32[i] = fw::shuffle_xor(a32[i], offset);
+      other.a25[i] = fw::shuffle_xor(a25[i], offset);
     }
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      other.a34[i] = fw::shuffle_xor(a34[i], offset);
+      other.a27[i] = fw::shuffle_xor(a27[i], offset);
     }
     return other;
   }
@@ -1023,7 +1015,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out31[V];
+  float out24[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -1033,29 +1025,24 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v7 = fw::convert<float>(x.in7[i]);
     const float v9 = fw::mul(v4, number0);
     const float v10 = fw::select(v6, v4, v9);
-    const float v12 = fw::mul(v10, 0.5f);
-    const float v13 = fw::mul(v7, v12);
-    const float v15 = fw::mul(v10, 0.707106781f);
-    const float v16 = fw::square(v15);
-    const float v17 = fw::neg(v16);
-    const float v18 = fw::exp(v17);
-    const float v20 = fw::mul(v18, 1.12837917f);
-    const float v21 = fw::mul(v13, v20);
-    const float v22 = fw::mul(v21, 0.707106781f);
-    const float v23 = fw::erf(v15);
-    const float v25 = fw::add(v23, 1.0f);
-    const float v26 = fw::mul(v7, v25);
-    const float v27 = fw::mul(v26, 0.5f);
-    const float v28 = fw::add(v22, v27);
-    const float v29 = fw::mul(v28, number0);
-    const float v30 = fw::select(v6, v28, v29);
-    const float v31 = fw::mul(v30, row.v3[i]);
-    const float v33 = fw::mul(v30, v2);
-    out31[i] = fw::convert<float>(v31);
-    if (inside) sums.a32[i] = fw::mad(v30, row.v3[i], sums.a32[i]);
-    if (inside) sums.a34[i] = fw::mad(v30, v2, sums.a34[i]);
+    const float v11 = fw::normal_cdf(v10);
+    const float v12 = fw::mul(v7, v11);
+    const float v13 = fw::mul(v7, v10);
+    const float v14 = fw::square(v10);
+    const float v16 = fw::mul(v14, -0.5f);
+    const float v17 = fw::exp(v16);
+    const float v19 = fw::mul(v17, 0.39894228f);
+    const float v20 = fw::mul(v13, v19);
+    const float v21 = fw::add(v12, v20);
+    const float v22 = fw::mul(v21, number0);
+    const float v23 = fw::select(v6, v21, v22);
+    const float v24 = fw::mul(v23, row.v3[i]);
+    const float v26 = fw::mul(v23, v2);
+    out24[i] = fw::convert<float>(v24);
+    if (inside) sums.a25[i] = fw::mad(v23, row.v3[i], sums.a25[i]);
+    if (inside) sums.a27[i] = fw::mad(v23, v2, sums.a27[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[4]) + (row.o4 + at.c0 * static_cast<index>(a.strides[4][0]) + at.c2 * static_cast<index>(a.strides[4][2]) + at.c3 * static_cast<index>(a.strides[4][3])), out31);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[4]) + (row.o4 + at.c0 * static_cast<index>(a.strides[4][0]) + at.c2 * static_cast<index>(a.strides[4][2]) + at.c3 * static_cast<index>(a.strides[4][3])), out24);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -1063,10 +1050,10 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v32[i] = sums.a32[i];
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v32[i]);
-    row.v34[i] = sums.a34[i];
-    if (store) static_cast<float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])] = fw::convert<float>(row.v34[i]);
+    row.v25[i] = sums.a25[i];
+    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v25[i]);
+    row.v27[i] = sums.a27[i];
+    if (store) static_cast<float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])] = fw::convert<float>(row.v27[i]);
   }
 }
 
@@ -1202,7 +1189,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_merg
 #
 # operators: contiguous
 #
-#     dL_dx = cast(conv_input_grad_37, f32)
+#     dL_dx = cast(conv_input_grad_30, f32)
 _FW_POINTWISE_CONTIGUOUS_TILED = r'''
 namespace {
 using fw::index;
@@ -1422,7 +1409,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
 #
 # operators: contiguous
 #
-#     dL_dconv_weight = cast(conv_weight_grad_39, f32)
+#     dL_dconv_weight = cast(conv_weight_grad_32, f32)
 _FW_POINTWISE_CONTIGUOUS_2_TILED = r'''
 namespace {
 using fw::index;
@@ -2187,6 +2174,11 @@ FW_FN T copysign(T magnitude, T x) {
 }
 
 template <class T>
+FW_FN T signed_as(T magnitude, T x) {  // copysign of what has no sign of its own: an instruction less on CUDA
+  return float_of(bits_of(magnitude) | (bits_of(x) & ieee<T>::sign));
+}
+
+template <class T>
 FW_FN T at_most(T x, T limit) {  // keeps NaN, unlike minimum instructions
   return x > limit ? limit : x;
 }
@@ -2380,15 +2372,39 @@ FW_FN float log2_erfc(float a) {
   return poly(a, -0x1.73c47cp-9f, -0x1.9d9b3p+0f, -0x1.e0ff28p-1f, -0x1.0c5f1ap-3f, 0x1.6e1c94p-6f, -0x1.d50778p-10f);
 }
 
-FW_FN float erf(float x) {  // 1.7 ulp
+FW_FN float erf(float x) {  // 1.9 ulp
   const float small = mad(x, erf_near(x * x), x);
   const float large = 1 - ex2_approx(log2_erfc(abs(x)));
-  return abs(x) < 0.92f ? small : copysign(large, x);
+  return abs(x) < 0.92f ? small : signed_as(large, x);
 }
 
 FW_FN double erf(double x) {
   const double a = abs(x);
   return copysign(a < 1 ? mad(a, erf_small(a * a), a) : 1 - erfc_beyond(a), x);
+}
+
+// Phi(x). Far below 0 it has the digits that 1 + erf leaves, as PyTorch's.
+template <class T>
+FW_FN T normal_cdf(T x) {
+  return T(0.5) * (erf(x * float_of(ieee<T>::root_half)) + 1);
+}
+
+// Phi(x) = 1/2 + x normal_near(x^2) for |x| <= 1.36
+FW_FN float normal_near(float u) {
+  return poly(u, 0x1.98845p-2f, -0x1.10576p-4f, 0x1.46b18cp-7f, -0x1.3563ap-10f, 0x1.c7d6dap-14f, -0x1.a3a2ecp-18f);
+}
+
+// log2(Phi(-a)) for a >= 1.36, as exactly as 1 - Phi(-a) needs it; sinks further beyond 5.4
+FW_FN float log2_normal_tail(float a) {
+  return poly(a, -0x1.010c52p+0f, -0x1.23a29ap+0f, -0x1.e45778p-2f, -0x1.6e4ee2p-5f, 0x1.54862cp-8f, -0x1.24eff8p-12f);
+}
+
+// Within 1.3 * 2^-24: 1.3 ulp of results from 1/2 on, more of smaller ones.
+FW_FN float normal_cdf(float x) {
+  const float near = mad(x, normal_near(x * x), 0.5f);
+  const float tail = ex2_approx(log2_normal_tail(abs(x)));
+  const float far = x > 0 ? 1 - tail : tail;
+  return abs(x) < 1.36f ? near : far;
 }
 
 constexpr u32 warp_size = 32;
@@ -2728,9 +2744,9 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
-// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
-// exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
@@ -2738,32 +2754,35 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
 
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
-  for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  const bool spread = team.cluster_bits != 0;
-  if (!spread && (span <= warp_size || team.bits == 0)) return;
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
+  for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
-  const bool narrow = team.lanes() < warp_size;
-  const u32 width = team.lanes();
-  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
-  const u32 rows = rows_in_block << team.cluster_bits;
-  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
-  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) {
-    Slot<S>* slot = slots + (mine * width + team.lane);
-    if (!spread) slot->sums = sums;
-    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  if (span > warp_size && team.bits_in_block() != 0) {
+    const bool narrow = width < warp_size;
+    const u32 rows = narrow ? span / warp_size : 1u << team.bits_in_block();
+    const u32 mine = narrow ? warp_index() : thread_index() >> team.lane_bits;
+    barrier();  // whoever still reads the slots of the last reduction
+    if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
+    barrier();
+    // Of many slots the lanes of a warp that stand in the same column take some each.
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+    sums = slots[first * width + team.lane].sums;
+    for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+    for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
+      sums.merge(sums.exchanged(offset));
+    slots += rows * width;
   }
-  if (spread) cluster_arrive();
-  spread ? cluster_wait() : barrier();
-  // Of many slots the lanes of a warp that stand in the same column take some each.
-  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
-  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
-  sums = slots[first * width + team.lane].sums;
-  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
-  if (spread) cluster_arrive();
-  if (sharers == 1) return;
-  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
+  if (team.cluster_bits == 0) return;
+  const Slot<S>* from = slots + team.lane;
+  cluster_wait();  // whoever still reads the slots of the last reduction
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
+  cluster_arrive();
+  cluster_wait();
+  sums = from->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
+  cluster_arrive();
 }
 
 }  // namespace fw
@@ -3103,7 +3122,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
+  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
 };
 
 class CudaRules {
@@ -3112,12 +3131,15 @@ class CudaRules {
     int vector, items;
     bool wide;
     Tiling tiling = {};
-    int64_t row = 0;  // vectors in a row that the text is for; 0: any
+    int64_t row = 0;       // vectors in a row that the text is for; 0: any
+    bool cluster = false;  // it is for columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
    private:
-    std::tuple<int, int, bool, const Tiling&, int64_t> key() const { return {vector, items, wide, tiling, row}; }
+    std::tuple<int, int, bool, const Tiling&, int64_t, bool> key() const {
+      return {vector, items, wide, tiling, row, cluster};
+    }
   };
 
   // All that follows from a choice.
@@ -3131,7 +3153,7 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
-    int64_t cluster = 1;           // blocks that a team is spread over
+    int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
                       elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
@@ -3153,13 +3175,15 @@ class CudaRules {
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
-    std::vector<bool> partial;  // per sweep: it leaves partial sums
-    int64_t tile_bytes = 0;     // of shared memory
+    bool sides_in_parts = false;  // buffers hold parts of sums on the side, which another launch adds up
+    std::vector<bool> partial;    // per sweep: it leaves partial sums
+    int64_t tile_bytes = 0;       // of shared memory
 
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
+    int64_t spread() const { return variant.cluster ? cluster : 1; }  // blocks that a team is spread over
+    int64_t teams_in_block() const { return threads * spread() / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -3201,6 +3225,8 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
+  // Those that serve rows of any length.
+  std::vector<Variant> variants_for_all_rows() const;
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
@@ -3212,12 +3238,16 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
+  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
+  // take registers, too.
+  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
   void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
+  int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
   void split_elements(Call& call, int64_t rows, int scale) const;
   bool possible(const Call& call) const;
@@ -3231,7 +3261,8 @@ class CudaRules {
   uint32_t shared_bytes(const Call& call) const;
 
   size_t first_partial(const Call& call) const;
-  void add_memory(Call& call, Launches& launches) const;
+  void add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
   int64_t cache_policy(const Call& c) const;
@@ -3302,16 +3333,18 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
 
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
+  const int vector = c.variant.vector;
   LaunchChoice choice;
-  choice.vector = c.variant.vector;
+  choice.vector = held_columns(vector);
   choice.items = code_.cuda.items[0];
   choice.lanes = 32;
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
   }
+  choice.vector = vector;
   choice.items = 0;
   choice.threads = 128;
   choice.lanes = 16;
@@ -3324,12 +3357,13 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) || !power(choice.lanes, 1, 128) ||
+      !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
+  c.variant.cluster = choice.cluster > 1 && code_.nest.kind == Loops::Kind::column;
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -3400,12 +3434,14 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
   const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
   h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
-  const bool row = code_.nest.kind == Loops::Kind::row;
-  h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
+  // Blocks of those that hold little are small: more of them fit on a processor.
+  const int last = code_.cuda.items.back();  // of rows the most, of columns the least
+  h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
@@ -3414,7 +3450,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
-  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  const int64_t in_block = c.team * c.lanes / c.spread();
+  const int64_t slots =
+      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
   return static_cast<uint32_t>(largest * slots);
 }
 
@@ -3423,17 +3461,25 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
+// Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
+// need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
+  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
+  return c.cluster > 2 ? places * 15 / 16 : places;
+}
+
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
-  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t blocks = scaled(blocks_at_a_time(c), scale) / c.cluster;
+  // Of a block, or of a cluster.
+  const int64_t parts_together = c.teams_in_block() / c.anchors_together * (c.cluster / c.spread());
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
-  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_together;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, parts_in_block);
+  c.side_parts = ceil_div(c.parts, parts_together);
   c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
@@ -3460,8 +3506,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
     c.variant.row = c.elements;
   if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
-  if (!possible(c)) return;
   if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
+  if (!possible(c)) return;
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
@@ -3491,16 +3537,20 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
 inline bool CudaRules::possible(const Call& c) const {
   const bool pointwise = code_.nest.kind == Loops::Kind::pointwise;
   const int64_t span = c.team * c.lanes;
-  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
+  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
-  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
-  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0;
-  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
+  if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
+  // the side, and each of its blocks owns some of their places.
+  const auto& sides = code_.cuda.position_side;
+  const bool has_places = std::find(sides.begin(), sides.end(), true) != sides.end();
+  if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
+                        c.team * c.anchors_together < c.cluster))
+    return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
@@ -3544,6 +3594,23 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   if (nest.kind == Loops::Kind::pointwise) return;
   loops_.merge(g, anchors, nest.inner, LoopGeometry::Text::own_axes);
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
+}
+
+inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
+  std::vector<Variant> result;
+  std::vector<int> items = code_.cuda.items;
+  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
+  for (int n : items) {
+    const bool columns = code_.nest.kind == Loops::Kind::column && n != 0;
+    const int widest = columns ? held_columns(widest_) : widest_;
+    result.push_back({widest, n, false, {}});
+    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
+    // Single elements are the exception: the variants that the rule takes serve all sizes.
+    bool by_rule = n == items[0] || n == 0;
+    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
+    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+  }
+  return result;
 }
 
 // The kernels of a variant: for whole rows, for each sweep over split ones, for the parts of sums on the side.
@@ -3596,8 +3663,22 @@ inline size_t CudaRules::first_partial(const Call& c) const {
          3 * c.g.axes;
 }
 
+// Whether the one part of all sums on the side lies as the results do, and may be written there.
+inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const Tensor*>& operands) const {
+  if (c.split || c.variant.items == 0 || c.side_parts != 1) return false;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    if (!code_.cuda.position_side[side++] || operands[o]->dtype != code_.operands[o].dtype) return false;
+    if (reinterpret_cast<uintptr_t>(operands[o]->data) % widest_vector != 0) return false;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.sizes[a] != 1 && c.g.stride(o, a) != c.side_strides[a]) return false;
+  }
+  return true;
+}
+
 // Buffers for partial sums and for sums on the side.
-inline void CudaRules::add_memory(Call& c, Launches& result) const {
+inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
@@ -3622,6 +3703,8 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   lay_out({code_.nest.inner}, c.side_strides);
   lay_out(code_.nest.reduced, c.side_strides);
   lay_out(code_.cuda.anchor_axes, c.side_strides);
+  if (sides_are_results(c, operands)) return;
+  c.sides_in_parts = true;
   size_t side = 0;
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
@@ -3694,7 +3777,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
 inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const Tensor*>& operands) const {
   Launches result;
   c.partial_lanes = c.lanes;
-  add_memory(c, result);
+  add_memory(c, operands, result);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
@@ -3716,7 +3799,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (code_.cuda.position_side.empty()) return result;
+  if (!c.sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;
@@ -4065,7 +4148,7 @@ _TABLE = [
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4, 4}};
   k.cuda.walking.final_phase = true;
-  k.cuda.items = {4, 8};
+  k.cuda.items = {16, 8};
   k.cuda.ahead = {0, 3};
   k.cuda.can_tile = false;
 ''', [

@@ -1717,9 +1717,9 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
-// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
-// exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
@@ -1727,32 +1727,35 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
 
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
-  for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  const bool spread = team.cluster_bits != 0;
-  if (!spread && (span <= warp_size || team.bits == 0)) return;
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
+  for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
-  const bool narrow = team.lanes() < warp_size;
-  const u32 width = team.lanes();
-  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
-  const u32 rows = rows_in_block << team.cluster_bits;
-  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
-  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) {
-    Slot<S>* slot = slots + (mine * width + team.lane);
-    if (!spread) slot->sums = sums;
-    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  if (span > warp_size && team.bits_in_block() != 0) {
+    const bool narrow = width < warp_size;
+    const u32 rows = narrow ? span / warp_size : 1u << team.bits_in_block();
+    const u32 mine = narrow ? warp_index() : thread_index() >> team.lane_bits;
+    barrier();  // whoever still reads the slots of the last reduction
+    if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
+    barrier();
+    // Of many slots the lanes of a warp that stand in the same column take some each.
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+    sums = slots[first * width + team.lane].sums;
+    for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+    for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
+      sums.merge(sums.exchanged(offset));
+    slots += rows * width;
   }
-  if (spread) cluster_arrive();
-  spread ? cluster_wait() : barrier();
-  // Of many slots the lanes of a warp that stand in the same column take some each.
-  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
-  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
-  sums = slots[first * width + team.lane].sums;
-  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
-  if (spread) cluster_arrive();
-  if (sharers == 1) return;
-  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
+  if (team.cluster_bits == 0) return;
+  const Slot<S>* from = slots + team.lane;
+  cluster_wait();  // whoever still reads the slots of the last reduction
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
+  cluster_arrive();
+  cluster_wait();
+  sums = from->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
+  cluster_arrive();
 }
 
 }  // namespace fw
@@ -1980,7 +1983,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
+  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
 };
 
 class CudaRules {
@@ -1989,12 +1992,15 @@ class CudaRules {
     int vector, items;
     bool wide;
     Tiling tiling = {};
-    int64_t row = 0;  // vectors in a row that the text is for; 0: any
+    int64_t row = 0;       // vectors in a row that the text is for; 0: any
+    bool cluster = false;  // it is for columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
    private:
-    std::tuple<int, int, bool, const Tiling&, int64_t> key() const { return {vector, items, wide, tiling, row}; }
+    std::tuple<int, int, bool, const Tiling&, int64_t, bool> key() const {
+      return {vector, items, wide, tiling, row, cluster};
+    }
   };
 
   // All that follows from a choice.
@@ -2008,7 +2014,7 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
-    int64_t cluster = 1;           // blocks that a team is spread over
+    int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
                       elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
@@ -2030,13 +2036,15 @@ class CudaRules {
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
-    std::vector<bool> partial;  // per sweep: it leaves partial sums
-    int64_t tile_bytes = 0;     // of shared memory
+    bool sides_in_parts = false;  // buffers hold parts of sums on the side, which another launch adds up
+    std::vector<bool> partial;    // per sweep: it leaves partial sums
+    int64_t tile_bytes = 0;       // of shared memory
 
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
+    int64_t spread() const { return variant.cluster ? cluster : 1; }  // blocks that a team is spread over
+    int64_t teams_in_block() const { return threads * spread() / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -2078,6 +2086,8 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
+  // Those that serve rows of any length.
+  std::vector<Variant> variants_for_all_rows() const;
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
@@ -2089,12 +2099,16 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
+  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
+  // take registers, too.
+  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
   void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
+  int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
   void split_elements(Call& call, int64_t rows, int scale) const;
   bool possible(const Call& call) const;
@@ -2108,7 +2122,8 @@ class CudaRules {
   uint32_t shared_bytes(const Call& call) const;
 
   size_t first_partial(const Call& call) const;
-  void add_memory(Call& call, Launches& launches) const;
+  void add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
   int64_t cache_policy(const Call& c) const;
@@ -2179,16 +2194,18 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
 
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
+  const int vector = c.variant.vector;
   LaunchChoice choice;
-  choice.vector = c.variant.vector;
+  choice.vector = held_columns(vector);
   choice.items = code_.cuda.items[0];
   choice.lanes = 32;
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
   }
+  choice.vector = vector;
   choice.items = 0;
   choice.threads = 128;
   choice.lanes = 16;
@@ -2201,12 +2218,13 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) || !power(choice.lanes, 1, 128) ||
+      !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
+  c.variant.cluster = choice.cluster > 1 && code_.nest.kind == Loops::Kind::column;
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -2277,12 +2295,14 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
   const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
   h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
-  const bool row = code_.nest.kind == Loops::Kind::row;
-  h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
+  // Blocks of those that hold little are small: more of them fit on a processor.
+  const int last = code_.cuda.items.back();  // of rows the most, of columns the least
+  h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
@@ -2291,7 +2311,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
-  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  const int64_t in_block = c.team * c.lanes / c.spread();
+  const int64_t slots =
+      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
   return static_cast<uint32_t>(largest * slots);
 }
 
@@ -2300,17 +2322,25 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
+// Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
+// need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
+  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
+  return c.cluster > 2 ? places * 15 / 16 : places;
+}
+
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
-  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t blocks = scaled(blocks_at_a_time(c), scale) / c.cluster;
+  // Of a block, or of a cluster.
+  const int64_t parts_together = c.teams_in_block() / c.anchors_together * (c.cluster / c.spread());
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
-  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_together;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, parts_in_block);
+  c.side_parts = ceil_div(c.parts, parts_together);
   c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
@@ -2337,8 +2367,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
     c.variant.row = c.elements;
   if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
-  if (!possible(c)) return;
   if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
+  if (!possible(c)) return;
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
@@ -2368,16 +2398,20 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
 inline bool CudaRules::possible(const Call& c) const {
   const bool pointwise = code_.nest.kind == Loops::Kind::pointwise;
   const int64_t span = c.team * c.lanes;
-  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
+  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
-  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
-  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0;
-  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
+  if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
+  // the side, and each of its blocks owns some of their places.
+  const auto& sides = code_.cuda.position_side;
+  const bool has_places = std::find(sides.begin(), sides.end(), true) != sides.end();
+  if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
+                        c.team * c.anchors_together < c.cluster))
+    return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
@@ -2421,6 +2455,23 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   if (nest.kind == Loops::Kind::pointwise) return;
   loops_.merge(g, anchors, nest.inner, LoopGeometry::Text::own_axes);
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
+}
+
+inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
+  std::vector<Variant> result;
+  std::vector<int> items = code_.cuda.items;
+  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
+  for (int n : items) {
+    const bool columns = code_.nest.kind == Loops::Kind::column && n != 0;
+    const int widest = columns ? held_columns(widest_) : widest_;
+    result.push_back({widest, n, false, {}});
+    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
+    // Single elements are the exception: the variants that the rule takes serve all sizes.
+    bool by_rule = n == items[0] || n == 0;
+    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
+    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+  }
+  return result;
 }
 
 // The kernels of a variant: for whole rows, for each sweep over split ones, for the parts of sums on the side.
@@ -2473,8 +2524,22 @@ inline size_t CudaRules::first_partial(const Call& c) const {
          3 * c.g.axes;
 }
 
+// Whether the one part of all sums on the side lies as the results do, and may be written there.
+inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const Tensor*>& operands) const {
+  if (c.split || c.variant.items == 0 || c.side_parts != 1) return false;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    if (!code_.cuda.position_side[side++] || operands[o]->dtype != code_.operands[o].dtype) return false;
+    if (reinterpret_cast<uintptr_t>(operands[o]->data) % widest_vector != 0) return false;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.sizes[a] != 1 && c.g.stride(o, a) != c.side_strides[a]) return false;
+  }
+  return true;
+}
+
 // Buffers for partial sums and for sums on the side.
-inline void CudaRules::add_memory(Call& c, Launches& result) const {
+inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
@@ -2499,6 +2564,8 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   lay_out({code_.nest.inner}, c.side_strides);
   lay_out(code_.nest.reduced, c.side_strides);
   lay_out(code_.cuda.anchor_axes, c.side_strides);
+  if (sides_are_results(c, operands)) return;
+  c.sides_in_parts = true;
   size_t side = 0;
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
@@ -2571,7 +2638,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
 inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const Tensor*>& operands) const {
   Launches result;
   c.partial_lanes = c.lanes;
-  add_memory(c, result);
+  add_memory(c, operands, result);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
@@ -2593,7 +2660,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (code_.cuda.position_side.empty()) return result;
+  if (!c.sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;

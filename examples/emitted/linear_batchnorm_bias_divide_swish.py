@@ -367,9 +367,13 @@ struct Kept {
 
 struct Place {
   index c0;
+  index first, item;
+  fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
   Place at;
+  at.first = first, at.item = item, at.bits = bits;
+  const index e = first + (item << bits);
   (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
@@ -378,7 +382,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -387,7 +391,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -592,7 +596,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
     const float v38 = fw::mul(v36, v37);
     out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.c0 * static_cast<index>(a.strides[9][0])), out38);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.first * static_cast<index>(a.strides[9][0]) + at.item * (static_cast<index>(a.strides[9][0]) << at.bits)), out38);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -609,14 +613,16 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 44;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
+  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
@@ -626,6 +632,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+  [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -633,7 +640,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
@@ -645,12 +652,13 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
     place_row(a, first_tile.quotient, 0, first);
+    [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
-    fw::copy_async_commit();
   }
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
@@ -664,28 +672,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    [[maybe_unused]] index next_items = next.live ? held : 0;
     load_row(a, next, next.live && team.thread == 0);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
-    later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (later.pos >= a.sizes[1]) later.live = false, later.pos = 0;
-    place_row(a, later_tile.quotient, 0, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -694,10 +682,26 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
+      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
+      if (item % GROUP == 0) {
+        fw::copy_async_wait<ITEMS / GROUP - 1>();
+        const int first_of_group = item;
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+        }
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+        }
+        fw::copy_async_commit();
+      }
       Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
+      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -706,10 +710,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
       Fixed f;
-      take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
+      take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
     row_2(a, row, first, sums1);
@@ -718,13 +722,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
       Fixed f;
-      take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
+      take_fixed_2(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_2(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
     row = next;
+    row_items = next_items;
   }
   fw::end_cluster(team);
 }
@@ -1275,9 +1280,13 @@ struct Kept {
 
 struct Place {
   index c0;
+  index first, item;
+  fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
   Place at;
+  at.first = first, at.item = item, at.bits = bits;
+  const index e = first + (item << bits);
   (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
@@ -1286,7 +1295,7 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -1295,7 +1304,7 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
   static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -1502,7 +1511,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
     const float v38 = fw::mul(v36, v37);
     out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.c0 * static_cast<index>(a.strides[11][0])), out38);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.first * static_cast<index>(a.strides[11][0]) + at.item * (static_cast<index>(a.strides[11][0]) << at.bits)), out38);
 }
 
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
@@ -1519,14 +1528,16 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 4 + 44;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
+  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
@@ -1536,6 +1547,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+  [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -1543,7 +1555,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
@@ -1555,12 +1567,13 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
     place_row(a, first_tile.quotient, 0, first);
+    [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
-    fw::copy_async_commit();
   }
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
@@ -1574,28 +1587,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    [[maybe_unused]] index next_items = next.live ? held : 0;
     load_row(a, next, next.live && team.thread == 0);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
-    later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (later.pos >= a.sizes[1]) later.live = false, later.pos = 0;
-    place_row(a, later_tile.quotient, 0, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -1604,10 +1597,26 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
+      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
+      if (item % GROUP == 0) {
+        fw::copy_async_wait<ITEMS / GROUP - 1>();
+        const int first_of_group = item;
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+        }
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+        }
+        fw::copy_async_commit();
+      }
       Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
+      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -1616,10 +1625,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
       Fixed f;
-      take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
+      take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
     }
     fw::reduce(team, sums1);
     row_2(a, row, first, sums1);
@@ -1628,13 +1637,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
       Fixed f;
-      take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
+      take_fixed_2(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_2(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums2);
     }
     row_3(a, row, first, sums2);
     row = next;
+    row_items = next_items;
   }
   fw::end_cluster(team);
 }
@@ -2181,9 +2191,13 @@ struct Kept {
 
 struct Place {
   index c0;
+  index first, item;
+  fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
   Place at;
+  at.first = first, at.item = item, at.bits = bits;
+  const index e = first + (item << bits);
   (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
@@ -2192,8 +2206,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads);
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -2202,8 +2216,8 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads, x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -2357,7 +2371,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v38 = fw::mul(v37, row.v14[i]);
     out38[i] = fw::convert<float>(v38);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out38);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.first * static_cast<index>(a.strides[7][0]) + at.item * (static_cast<index>(a.strides[7][0]) << at.bits)), out38);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2371,14 +2385,16 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 4 + 44;
+constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
+  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
@@ -2388,6 +2404,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+  [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -2395,7 +2412,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
@@ -2407,12 +2424,13 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
     place_row(a, first_tile.quotient, 0, first);
+    [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
-    fw::copy_async_commit();
   }
   int depth = 0;
   load_row(a, row);
@@ -2426,28 +2444,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    [[maybe_unused]] index next_items = next.live ? held : 0;
     load_row(a, next);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
-    later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (later.pos >= a.sizes[1]) later.live = false, later.pos = 0;
-    place_row(a, later_tile.quotient, 0, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -2456,10 +2454,26 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
+      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
+      if (item % GROUP == 0) {
+        fw::copy_async_wait<ITEMS / GROUP - 1>();
+        const int first_of_group = item;
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+        }
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+        }
+        fw::copy_async_commit();
+      }
       Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
+      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -2468,13 +2482,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
       Fixed f;
-      take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
+      take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
     }
     row_2(a, row, first, sums1);
     row = next;
+    row_items = next_items;
   }
   fw::end_cluster(team);
 }
@@ -3042,7 +3057,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 44;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
@@ -3558,9 +3573,13 @@ struct Kept {
 
 struct Place {
   index c0;
+  index first, item;
+  fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
   Place at;
+  at.first = first, at.item = item, at.bits = bits;
+  const index e = first + (item << bits);
   (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
@@ -3569,8 +3588,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads);
+  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
+  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
@@ -3579,8 +3598,8 @@ FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot)
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
   (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
+  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
+  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads, x.in1);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
@@ -3693,7 +3712,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     if (inside) sums.a31[i] = fw::mad(v26, v10, sums.a31[i]);
     if (inside) sums.a32[i] += v26;
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out28);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.first * static_cast<index>(a.strides[8][0]) + at.item * (static_cast<index>(a.strides[8][0]) << at.bits)), out28);
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -3712,14 +3731,16 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 4 + 44;
+constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), a.cluster_bits);
+  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::begin_cluster(team);
   const index elements = fw::held_elements(a.elements);
+  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
@@ -3729,6 +3750,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   place_row(a, row_tile.quotient, 0, row);
+  [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -3736,7 +3758,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
@@ -3748,12 +3770,13 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
     place_row(a, first_tile.quotient, 0, first);
+    [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
-    fw::copy_async_commit();
   }
   int depth = 0;
   load_row(a, row);
@@ -3767,28 +3790,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
+    [[maybe_unused]] index next_items = next.live ? held : 0;
     load_row(a, next);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    const fw::Quotient later_tile = fw::divided(later_index, a.tiles, a.tiles_divider);
-    later.pos = (later_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (later.pos >= a.sizes[1]) later.live = false, later.pos = 0;
-    place_row(a, later_tile.quotient, 0, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -3797,14 +3800,31 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
+      const bool inside = item < row_items;
+      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
+      if (item % GROUP == 0) {
+        fw::copy_async_wait<ITEMS / GROUP - 1>();
+        const int first_of_group = item;
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+        }
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
+          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+        }
+        fw::copy_async_commit();
+      }
       Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
+      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
+      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     row = next;
+    row_items = next_items;
   }
   fw::end_cluster(team);
 }
@@ -4241,7 +4261,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 4 + 44;
+constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
@@ -5761,10 +5781,16 @@ FW_FN bool in_row(index e, index elements) {
 }
 #endif
 
+// Vectors of a row of so many that are those of a thread of its team.
+FW_FN index items_of_thread(const Team& team, index elements) {
+  const index beyond = elements - static_cast<index>(team.thread);
+  return beyond <= 0 ? 0 : ((beyond - 1) >> team.bits) + 1;
+}
+
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory: where the team is spread over a cluster,
-// that of each of its blocks. A team of more than one warp is alone in its block. S has merge(const S&) and
-// exchanged(offset).
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
@@ -5772,32 +5798,35 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
 
 template <class S>
 FW_FN void reduce(const Team& team, S& sums) {
-  const u32 span = 1u << (team.bits_in_block() + team.lane_bits);
-  for (u32 offset = team.lanes(); offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
-  const bool spread = team.cluster_bits != 0;
-  if (!spread && (span <= warp_size || team.bits == 0)) return;
+  const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
+  for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
-  const bool narrow = team.lanes() < warp_size;
-  const u32 width = team.lanes();
-  const u32 rows_in_block = narrow ? span / warp_size : 1u << team.bits_in_block();
-  const u32 rows = rows_in_block << team.cluster_bits;
-  const u32 mine = narrow ? team.block() * rows_in_block + warp_index() : team.thread;
-  spread ? cluster_wait() : barrier();  // whoever still reads the slots of the last reduction
-  if (!narrow || lane_index() < width) {
-    Slot<S>* slot = slots + (mine * width + team.lane);
-    if (!spread) slot->sums = sums;
-    for (u32 block = 0; spread && block < team.blocks(); ++block) cluster_pointer(slot, block)->sums = sums;
+  if (span > warp_size && team.bits_in_block() != 0) {
+    const bool narrow = width < warp_size;
+    const u32 rows = narrow ? span / warp_size : 1u << team.bits_in_block();
+    const u32 mine = narrow ? warp_index() : thread_index() >> team.lane_bits;
+    barrier();  // whoever still reads the slots of the last reduction
+    if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
+    barrier();
+    // Of many slots the lanes of a warp that stand in the same column take some each.
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
+    sums = slots[first * width + team.lane].sums;
+    for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
+    for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
+      sums.merge(sums.exchanged(offset));
+    slots += rows * width;
   }
-  if (spread) cluster_arrive();
-  spread ? cluster_wait() : barrier();
-  // Of many slots the lanes of a warp that stand in the same column take some each.
-  const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
-  const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
-  sums = slots[first * width + team.lane].sums;
-  for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
-  if (spread) cluster_arrive();
-  if (sharers == 1) return;
-  for (u32 offset = width; offset < rows * width && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
+  if (team.cluster_bits == 0) return;
+  const Slot<S>* from = slots + team.lane;
+  cluster_wait();  // whoever still reads the slots of the last reduction
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
+  cluster_arrive();
+  cluster_wait();
+  sums = from->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
+  cluster_arrive();
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one sweep. A thread adds up distances from
@@ -6087,7 +6116,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
+  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
 };
 
 class CudaRules {
@@ -6096,12 +6125,15 @@ class CudaRules {
     int vector, items;
     bool wide;
     Tiling tiling = {};
-    int64_t row = 0;  // vectors in a row that the text is for; 0: any
+    int64_t row = 0;       // vectors in a row that the text is for; 0: any
+    bool cluster = false;  // it is for columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
    private:
-    std::tuple<int, int, bool, const Tiling&, int64_t> key() const { return {vector, items, wide, tiling, row}; }
+    std::tuple<int, int, bool, const Tiling&, int64_t, bool> key() const {
+      return {vector, items, wide, tiling, row, cluster};
+    }
   };
 
   // All that follows from a choice.
@@ -6115,7 +6147,7 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
-    int64_t cluster = 1;           // blocks that a team is spread over
+    int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
                       elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
@@ -6137,13 +6169,15 @@ class CudaRules {
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
-    std::vector<bool> partial;  // per sweep: it leaves partial sums
-    int64_t tile_bytes = 0;     // of shared memory
+    bool sides_in_parts = false;  // buffers hold parts of sums on the side, which another launch adds up
+    std::vector<bool> partial;    // per sweep: it leaves partial sums
+    int64_t tile_bytes = 0;       // of shared memory
 
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
+    int64_t spread() const { return variant.cluster ? cluster : 1; }  // blocks that a team is spread over
+    int64_t teams_in_block() const { return threads * spread() / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -6185,6 +6219,8 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
+  // Those that serve rows of any length.
+  std::vector<Variant> variants_for_all_rows() const;
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
@@ -6196,12 +6232,16 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
+  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
+  // take registers, too.
+  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
   void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
+  int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
   void split_elements(Call& call, int64_t rows, int scale) const;
   bool possible(const Call& call) const;
@@ -6215,7 +6255,8 @@ class CudaRules {
   uint32_t shared_bytes(const Call& call) const;
 
   size_t first_partial(const Call& call) const;
-  void add_memory(Call& call, Launches& launches) const;
+  void add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
   int64_t cache_policy(const Call& c) const;
@@ -6286,16 +6327,18 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
 
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
+  const int vector = c.variant.vector;
   LaunchChoice choice;
-  choice.vector = c.variant.vector;
+  choice.vector = held_columns(vector);
   choice.items = code_.cuda.items[0];
   choice.lanes = 32;
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 4, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
   }
+  choice.vector = vector;
   choice.items = 0;
   choice.threads = 128;
   choice.lanes = 16;
@@ -6308,12 +6351,13 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if ((choice.vector != 1 && choice.vector != c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) || !power(choice.lanes, 1, 128) ||
+      !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
+  c.variant.cluster = choice.cluster > 1 && code_.nest.kind == Loops::Kind::column;
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -6384,12 +6428,14 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
   const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
   h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
-  const bool row = code_.nest.kind == Loops::Kind::row;
-  h.most_threads = row && variant.items < code_.cuda.items.back() ? 256 : 512;
+  // Blocks of those that hold little are small: more of them fit on a processor.
+  const int last = code_.cuda.items.back();  // of rows the most, of columns the least
+  h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team, as large as the largest Sums, or as Total.
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
@@ -6398,7 +6444,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
-  const int64_t slots = c.lanes < 32 ? c.team * c.lanes / 32 * c.lanes : c.team * c.lanes;
+  const int64_t in_block = c.team * c.lanes / c.spread();
+  const int64_t slots =
+      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
   return static_cast<uint32_t>(largest * slots);
 }
 
@@ -6407,17 +6455,25 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
+// Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
+// need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
+  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
+  return c.cluster > 2 ? places * 15 / 16 : places;
+}
+
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  const int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1) / c.cluster, scale);
-  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t blocks = scaled(blocks_at_a_time(c), scale) / c.cluster;
+  // Of a block, or of a cluster.
+  const int64_t parts_together = c.teams_in_block() / c.anchors_together * (c.cluster / c.spread());
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
-  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_together;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, parts_in_block);
+  c.side_parts = ceil_div(c.parts, parts_together);
   c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
@@ -6444,8 +6500,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
     c.variant.row = c.elements;
   if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
-  if (!possible(c)) return;
   if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
+  if (!possible(c)) return;
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
@@ -6475,16 +6531,20 @@ inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
 inline bool CudaRules::possible(const Call& c) const {
   const bool pointwise = code_.nest.kind == Loops::Kind::pointwise;
   const int64_t span = c.team * c.lanes;
-  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row})) return false;
+  if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
-  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
-  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0;
-  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
+  if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
+  // the side, and each of its blocks owns some of their places.
+  const auto& sides = code_.cuda.position_side;
+  const bool has_places = std::find(sides.begin(), sides.end(), true) != sides.end();
+  if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
+                        c.team * c.anchors_together < c.cluster))
+    return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
@@ -6528,6 +6588,23 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   if (nest.kind == Loops::Kind::pointwise) return;
   loops_.merge(g, anchors, nest.inner, LoopGeometry::Text::own_axes);
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
+}
+
+inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
+  std::vector<Variant> result;
+  std::vector<int> items = code_.cuda.items;
+  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
+  for (int n : items) {
+    const bool columns = code_.nest.kind == Loops::Kind::column && n != 0;
+    const int widest = columns ? held_columns(widest_) : widest_;
+    result.push_back({widest, n, false, {}});
+    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
+    // Single elements are the exception: the variants that the rule takes serve all sizes.
+    bool by_rule = n == items[0] || n == 0;
+    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
+    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+  }
+  return result;
 }
 
 // The kernels of a variant: for whole rows, for each sweep over split ones, for the parts of sums on the side.
@@ -6580,8 +6657,22 @@ inline size_t CudaRules::first_partial(const Call& c) const {
          3 * c.g.axes;
 }
 
+// Whether the one part of all sums on the side lies as the results do, and may be written there.
+inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const Tensor*>& operands) const {
+  if (c.split || c.variant.items == 0 || c.side_parts != 1) return false;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    if (!code_.cuda.position_side[side++] || operands[o]->dtype != code_.operands[o].dtype) return false;
+    if (reinterpret_cast<uintptr_t>(operands[o]->data) % widest_vector != 0) return false;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.sizes[a] != 1 && c.g.stride(o, a) != c.side_strides[a]) return false;
+  }
+  return true;
+}
+
 // Buffers for partial sums and for sums on the side.
-inline void CudaRules::add_memory(Call& c, Launches& result) const {
+inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
@@ -6606,6 +6697,8 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   lay_out({code_.nest.inner}, c.side_strides);
   lay_out(code_.nest.reduced, c.side_strides);
   lay_out(code_.cuda.anchor_axes, c.side_strides);
+  if (sides_are_results(c, operands)) return;
+  c.sides_in_parts = true;
   size_t side = 0;
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
@@ -6678,7 +6771,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
 inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const Tensor*>& operands) const {
   Launches result;
   c.partial_lanes = c.lanes;
-  add_memory(c, result);
+  add_memory(c, operands, result);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
@@ -6700,7 +6793,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (code_.cuda.position_side.empty()) return result;
+  if (!c.sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;
@@ -6973,12 +7066,12 @@ _TABLE = [
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
   k.cuda.walking.final_phase = false;
-  k.cuda.items = {8, 16, 4};
+  k.cuda.items = {16, 32, 8};
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+        ("{2, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
+            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
@@ -7015,12 +7108,12 @@ _TABLE = [
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
   k.cuda.walking.final_phase = false;
-  k.cuda.items = {8, 16, 4};
+  k.cuda.items = {16, 32, 8};
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+        ("{2, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2, [''],
+            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING,
@@ -7053,16 +7146,18 @@ _TABLE = [
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4}, {}};
   k.cuda.walking.final_phase = false;
-  k.cuda.items = {4, 8};
+  k.cuda.items = {16, 8};
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 4, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=128, THREADS=512)),
-        ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{2, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
+            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
+        ("{1, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
+            dict(VECTOR=1, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING,
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, true, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
@@ -7086,9 +7181,9 @@ _TABLE = [
   k.cuda.can_tile = false;
 ''', [
         ("{4, 8, false, {}, 2048}", _FW_ROW_ADD, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 8, false, {}, 0}", _FW_ROW_ADD, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_ROW_ADD_WALKING, ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_ROW_ADD_WALKING, ['', '_phase0', '_phase1', '_merge0'],
@@ -7156,16 +7251,18 @@ _TABLE = [
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4, 4, 4}};
   k.cuda.walking.final_phase = true;
-  k.cuda.items = {4, 8};
+  k.cuda.items = {16, 8};
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 4, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=128, THREADS=512)),
-        ("{1, 0, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
-            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+        ("{2, 16, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
+            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
+        ("{1, 16, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
+            dict(VECTOR=1, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+        ("{1, 0, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
+            ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, true, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
@@ -7189,9 +7286,9 @@ _TABLE = [
   k.cuda.can_tile = false;
 ''', [
         ("{4, 8, false, {}, 2048}", _FW_ROW_ADD_2, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 8, false, {}, 0}", _FW_ROW_ADD_2, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512)),
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_ROW_ADD_2_WALKING, ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_ROW_ADD_2_WALKING, ['', '_phase0', '_phase1', '_merge0'],

@@ -51,9 +51,17 @@ void CudaEmitter::write_team_part() {
     line("const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);");
     return;
   }
-  line("const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);");
+  // A cluster of blocks is at the same anchors.
+  const bool in_clusters = !walking() && !sides(true).empty();
+  line("const fw::Quotient block = fw::divided(fw::block_index()", in_clusters ? " >> a.cluster_bits" : "",
+       ", a.tiles, a.tiles_divider);");
   line("const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));");
-  line("const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);");
+  std::string number = "block.quotient";
+  if (in_clusters) {
+    line("const fw::u32 rank = fw::block_index() & ((1u << a.cluster_bits) - 1);");
+    number = "((block.quotient << a.cluster_bits) + static_cast<index>(rank))";
+  }
+  line("const index part = ", number, " * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);");
 }
 
 void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
@@ -86,9 +94,10 @@ void CudaEmitter::write_team_end(bool held) {
       unsigned which = 0;
       for (int s : sides(true)) write("side[item].s" + to_string(s), to_string(which++) + "u");
     };
-    open("if (stretches > 1)");
+    const std::string count = to_string(sides(true).size()) + "u, stretch_bits, a.cluster_bits";
     by_way_of_arrival([&] { line("fw::copy_async_wait<0>();"); }, [] {});
     line("char* const memory = fw::shared_memory() + a.ahead;");
+    open("if (stretches > 1)");
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     line("fw::barrier();  // whoever still reads what was there");
@@ -102,9 +111,28 @@ void CudaEmitter::write_team_end(bool held) {
     });
     close();
     close();
+    // And those of a cluster's blocks: each owns a part of the places.
+    open("if (a.cluster_bits != 0)");
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    line("fw::cluster_arrive();");
+    line("fw::cluster_wait();  // whoever still reads what was there");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line("if ((", which, " & (stretches - 1)) == stretch) fw::leave_for_owner(", side, ", memory, ", which, ", ",
+           count, ");");
+    });
+    line("fw::cluster_arrive();");
+    line("fw::cluster_wait();");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line("if ((", which, " & (stretches - 1)) == stretch) fw::add_blocks(", side, ", memory, ", which, ", ", count,
+           ");");
+    });
+    close();
+    close();
+    line("const bool owner = fw::owner_of_place(stretch_bits, a.cluster_bits) == rank;");
     over_items(
-        {"if (fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, "
-         "e, false, -1, stretch, stretches);"});
+        {"if (owner && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "
+         "static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);"});
   }
   if (sides(false).empty()) return;
   line("fw::reduce(team, total);");
@@ -142,7 +170,8 @@ void CudaEmitter::write_ask(const std::string& row, const std::string& turn) {
 }
 
 std::string CudaEmitter::ask_for(const std::string& row) const {
-  return "if (" + item_in(row) + ") ask(a, " + row + ", " + place_of_item() + ", own + (depth * ITEMS + item) * AHEAD);";
+  return "if (" + item_in(row) + ") ask(a, " + row + ", " + place_of_item() +
+         ", own + (depth * ITEMS + item) * AHEAD);";
 }
 
 std::string CudaEmitter::place_of_item(const std::string& inside) const {

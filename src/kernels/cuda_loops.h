@@ -299,6 +299,34 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
   }
 }
 
+// What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
+// order of the blocks. Each owns a stretch of the places. All leave theirs with the owner, behind a barrier of the
+// cluster, and behind another one the owner takes them: of `count` at a time, room for an 8-byte number each.
+FW_FN u32 owner_of_place(u32 bits, u32 cluster_bits) {
+  return (thread_index() & ((1u << bits) - 1)) >> (bits - cluster_bits);
+}
+template <class T>
+FW_FN T* owned_slot(char* memory, u32 which, u32 count, u32 from, u32 bits, u32 cluster_bits) {
+  const u32 own_bits = bits - cluster_bits, place = thread_index() & ((1u << own_bits) - 1);
+  return reinterpret_cast<T*>(memory + (((from * count + which) << own_bits) + place) * (V * 8));
+}
+template <class T>
+FW_FN void leave_for_owner(const T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
+  const u32 rank = block_index() & ((1u << cluster_bits) - 1);
+  T* slot = owned_slot<T>(memory, which, count, rank, bits, cluster_bits);
+  store_vector<V>(cluster_pointer(slot, owner_of_place(bits, cluster_bits)), values);
+}
+template <class T>
+FW_FN void add_blocks(T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
+  load_vector(owned_slot<T>(memory, which, count, 0, bits, cluster_bits), plain, values);
+  for (u32 from = 1; from < 1u << cluster_bits; ++from) {
+    T other[V];
+    load_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), plain, other);
+#pragma unroll
+    for (int i = 0; i < V; ++i) values[i] += other[i];
+  }
+}
+
 // Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and
 // then nothing is on its way while the thread computes. A branch that is never taken; `bits` is a number of bits.
 FW_FN void stay_above([[maybe_unused]] u32 bits) {

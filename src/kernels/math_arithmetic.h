@@ -139,6 +139,10 @@ template <class T>
 FW_FN T copysign(T magnitude, T x) {
   return float_of((bits_of(magnitude) & ~ieee<T>::sign) | (bits_of(x) & ieee<T>::sign));
 }
+template <class T>
+FW_FN T signed_as(T magnitude, T x) {  // copysign of what has no sign of its own: an instruction less on CUDA
+  return float_of(bits_of(magnitude) | (bits_of(x) & ieee<T>::sign));
+}
 
 template <class T>
 FW_FN T at_most(T x, T limit) {  // keeps NaN, unlike minimum instructions

@@ -114,8 +114,22 @@ inline size_t CudaRules::first_partial(const Call& c) const {
          3 * c.g.axes;
 }
 
+// Whether the one part of all sums on the side lies as the results do, and may be written there.
+inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const Tensor*>& operands) const {
+  if (c.split || c.variant.items == 0 || c.side_parts != 1) return false;
+  size_t side = 0;
+  for (size_t o = 0; o < code_.operands.size(); ++o) {
+    if (!code_.operands[o].side) continue;
+    if (!code_.cuda.position_side[side++] || operands[o]->dtype != code_.operands[o].dtype) return false;
+    if (reinterpret_cast<uintptr_t>(operands[o]->data) % widest_vector != 0) return false;
+    for (size_t a = 0; a < c.g.axes; ++a)
+      if (c.g.sizes[a] != 1 && c.g.stride(o, a) != c.side_strides[a]) return false;
+  }
+  return true;
+}
+
 // Buffers for partial sums and for sums on the side.
-inline void CudaRules::add_memory(Call& c, Launches& result) const {
+inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
@@ -140,6 +154,8 @@ inline void CudaRules::add_memory(Call& c, Launches& result) const {
   lay_out({code_.nest.inner}, c.side_strides);
   lay_out(code_.nest.reduced, c.side_strides);
   lay_out(code_.cuda.anchor_axes, c.side_strides);
+  if (sides_are_results(c, operands)) return;
+  c.sides_in_parts = true;
   size_t side = 0;
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
@@ -212,7 +228,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
 inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const Tensor*>& operands) const {
   Launches result;
   c.partial_lanes = c.lanes;
-  add_memory(c, result);
+  add_memory(c, operands, result);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
@@ -234,7 +250,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (code_.cuda.position_side.empty()) return result;
+  if (!c.sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;

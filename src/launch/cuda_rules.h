@@ -20,7 +20,7 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold the rows of neighbouring columns together
+  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
 };
 
 class CudaRules {
@@ -51,7 +51,7 @@ class CudaRules {
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
-    int64_t cluster = 1;           // blocks that a team is spread over
+    int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
                       elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
@@ -73,13 +73,15 @@ class CudaRules {
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
-    std::vector<bool> partial;  // per pass: it leaves partial sums
-    int64_t tile_bytes = 0;     // of shared memory
+    bool sides_in_parts = false;  // buffers hold parts of sums on the side, which another launch adds up
+    std::vector<bool> partial;    // per pass: it leaves partial sums
+    int64_t tile_bytes = 0;       // of shared memory
 
     // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
-    int64_t teams_in_block() const { return threads * cluster / (team * lanes); }
+    int64_t spread() const { return variant.cluster ? cluster : 1; }  // blocks that a team is spread over
+    int64_t teams_in_block() const { return threads * spread() / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
       return variant.items == 0 ? code.cuda.walking.sums : code.cuda.sums;
     }
@@ -143,6 +145,7 @@ class CudaRules {
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
   void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
+  int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
   void split_elements(Call& call, int64_t rows, int scale) const;
   bool possible(const Call& call) const;
@@ -156,7 +159,8 @@ class CudaRules {
   uint32_t shared_bytes(const Call& call) const;
 
   size_t first_partial(const Call& call) const;
-  void add_memory(Call& call, Launches& launches) const;
+  void add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
   int64_t cache_policy(const Call& c) const;

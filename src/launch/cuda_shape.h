@@ -85,13 +85,13 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) || !power(choice.lanes, 1, 128) ||
+      !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
-  c.variant.cluster = choice.cluster > 1;
+  c.variant.cluster = choice.cluster > 1 && code_.nest.kind == Loops::Kind::column;
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -178,8 +178,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
-  const int64_t in_block = c.team * c.lanes / c.cluster;
-  const int64_t slots = (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.cluster > 1 ? c.cluster * c.lanes : 0);
+  const int64_t in_block = c.team * c.lanes / c.spread();
+  const int64_t slots =
+      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
   return static_cast<uint32_t>(largest * slots);
 }
 
@@ -188,19 +189,25 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
 }
 
+// Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
+// need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
+  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
+  return c.cluster > 2 ? places * 15 / 16 : places;
+}
+
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
 // over for a last wave.
 inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, int scale) const {
-  int64_t blocks = scaled(c.processors * std::max(resident_blocks(c, ""), 1), scale);
-  // Processors lie in groups of an even number, and a cluster in one of these: larger ones leave some without work.
-  if (c.cluster > 1) blocks = (c.cluster == 2 ? blocks : blocks * 7 / 8) / c.cluster;
-  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
+  const int64_t blocks = scaled(blocks_at_a_time(c), scale) / c.cluster;
+  // Of a block, or of a cluster.
+  const int64_t parts_together = c.teams_in_block() / c.anchors_together * (c.cluster / c.spread());
   const int64_t places = std::max<int64_t>(anchors / c.anchors_together, 1);
-  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_in_block;
+  const int64_t wanted = std::max<int64_t>(blocks / places, 1) * parts_together;
   c.parts = std::clamp<int64_t>(wanted, 1, std::max<int64_t>(most_parts, 1));
   c.share = ceil_div(std::max<int64_t>(c.walked, 1), c.parts);
   c.parts = ceil_div(c.walked, c.share);
-  c.side_parts = ceil_div(c.parts, parts_in_block);
+  c.side_parts = ceil_div(c.parts, parts_together);
   c.blocks = anchors / c.anchors_together * c.side_parts * c.cluster;
 }
 
@@ -227,8 +234,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
     c.variant.row = c.elements;
   if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
-  if (!possible(c)) return;
   if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
+  if (!possible(c)) return;
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
@@ -261,13 +268,17 @@ inline bool CudaRules::possible(const Call& c) const {
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads * c.cluster || c.blocks >= int64_t{1} << 31) return false;
-  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane.
-  const bool columns = code_.nest.kind == Loops::Kind::column && c.variant.items != 0;
-  if (c.cluster > 1 && (!columns || c.cluster > c.largest_cluster || c.team < c.cluster)) return false;
+  if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
+  // the side, and each of its blocks owns some of their places.
+  const auto& sides = code_.cuda.position_side;
+  const bool has_places = std::find(sides.begin(), sides.end(), true) != sides.end();
+  if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
+                        c.team * c.anchors_together < c.cluster))
+    return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.cluster) return false;
+  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;

@@ -55,7 +55,7 @@ Expr gelu(const Context& c) {
     Expr inner = (x + square(x) * x * 0.044715) * std::sqrt(2.0 / M_PI);
     return x * 0.5 * (tanh(inner) + 1.0);
   }
-  return x * 0.5 * (apply(Op::erf, x * M_SQRT1_2) + 1.0);
+  return x * apply(Op::normal_cdf, x);
 }
 
 Expr silu(const Context& c) { return c.x() * sigmoid(c.x()); }

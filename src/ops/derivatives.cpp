@@ -49,6 +49,8 @@ void unary(Rule& r, Op op) {
         return g / (x + 1.0);  // g / (1 + x)
       case Op::erf:
         return g * (exp(-square(x)) * (2.0 / std::sqrt(M_PI)));  // g 2/sqrt(pi) e^(-x^2)
+      case Op::normal_cdf:
+        return g * (exp(square(x) * -0.5) * (1.0 / std::sqrt(2 * M_PI)));  // g 1/sqrt(2 pi) e^(-x^2 / 2)
       case Op::tanh:
         return g * (1.0 - square(y));  // g (1 - y^2)
       case Op::sigmoid:

@@ -44,6 +44,7 @@ bool needs_float(Op op) {
     case Op::log:
     case Op::log1p:
     case Op::erf:
+    case Op::normal_cdf:
     case Op::tanh:
     case Op::sigmoid:
     case Op::sin:

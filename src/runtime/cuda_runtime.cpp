@@ -168,13 +168,17 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
   }
   void* parameters[] = {const_cast<void*>(arguments)};
   const ContextScope scope(driver, device);
-  CUlaunchAttribute attributes[2];
+  CUlaunchAttribute attributes[3];
   unsigned count = 0;
   if (shape.overlaps && launches_overlap(major, driver.version())) {
     attributes[count++] = {CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, {.whole = 1}};
   }
   if (shape.cluster > 1) {
     attributes[count++] = {CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, {.dimensions = {shape.cluster, 1, 1}}};
+    // By itself the device gives some processors more blocks than others, and some none (docs/kernels.md).
+    attributes[count++] = {CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE,
+                           0,
+                           {.whole = CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING}};
   }
   if (count > 0) {
     const CUlaunchConfig config{

@@ -21,6 +21,12 @@ std::string str(const LaunchChoice& c) {
 // Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
 constexpr int64_t worth_compiling = 1 << 16;
 
+int64_t buffer_bytes(const CudaRules::Launches& launches) {
+  int64_t sum = 0;
+  for (const auto& buffer : launches.buffers) sum += buffer.bytes;
+  return sum;
+}
+
 }  // namespace
 
 void set_candidate_hook(CandidateHook hook) { candidate_hook = hook; }
@@ -59,6 +65,10 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     case LoopNest::Kind::row:
       for (int items : code_.cuda.items)
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
+      // Blocks that add up their sums on the side among themselves need a buffer less each, and none at all where that
+      // leaves one part.
+      if (c.side_parts > 1)
+        for (int cluster : {8, 4}) but([&](LaunchChoice& o) { o.cluster = cluster; });
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)
@@ -69,7 +79,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     case LoopNest::Kind::column:
       if (first.items != 0) {
         for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items; });
-        for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items, o.threads = first.threads / 2; });
+        for (int items : code_.cuda.items)
+          but([&](LaunchChoice& o) { o.items = items, o.threads = first.threads / 2; });
         add({.vector = call.widest, .threads = 128, .lanes = 16, .split = 1});
         // Together blocks have room for more columns side by side: whole lines of memory, where one alone reads parts.
         if (lanes * first.vector < 32) {
@@ -170,12 +181,19 @@ std::optional<LaunchChoice> CudaLauncher::tune(Host& host, const Call& call, con
         launch(host, prepare(candidate, timed), timed, numbers);
       };
       if (auto timing = tuner.time(host, code_.name, all.size(), try_one, progress)) {
-        choice = all[timing->fastest];
+        std::vector<int64_t> bytes;
+        for (const LaunchChoice& one : all) {
+          Call candidate = call;
+          plan(candidate, one);
+          bytes.push_back(buffer_bytes(launches(candidate, operands)));
+        }
+        const size_t best = leanest_of_the_fastest(timing->microseconds, timing->fastest, bytes);
+        choice = all[best];
         tuner.remember(key, *choice);
         std::string text = code_.name + ":";
         for (size_t i = 0; i < all.size(); ++i)
-          text += (i == timing->fastest ? "\n* " : "\n  ") + std::to_string(timing->microseconds[i]) + " us  " +
-                  str(all[i]);
+          text += (i == best ? "\n* " : "\n  ") + std::to_string(timing->microseconds[i]) + " us  " + str(all[i]) +
+                  ", buffers of " + std::to_string(bytes[i]) + " bytes";
         log(LogLevel::debug, text);
       }
     }

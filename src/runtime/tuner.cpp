@@ -113,4 +113,13 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
   return timing;
 }
 
+size_t leanest_of_the_fastest(const std::vector<double>& times, size_t fastest, const std::vector<int64_t>& bytes) {
+  constexpr double as_fast = 1.02;
+  constexpr int64_t worth_it = 1 << 20;
+  size_t best = fastest;
+  for (size_t i = 0; i < times.size(); ++i)
+    if (times[i] <= as_fast * times[fastest] && bytes[i] + worth_it <= bytes[best]) best = i;
+  return best;
+}
+
 }  // namespace fusewright

@@ -125,12 +125,38 @@ TEST(Clusters, HoldColumnsTogether) {
     const std::vector<Array> inputs = random_inputs(graph, {{"n", n}, {"c", c}}, random);
     for (const char* seed : {"1", "2", "3"}) {
       setenv("FUSEWRIGHT_EMULATOR_SEED", seed, 1);
-      for (wanted = 5; wanted <= 9; ++wanted)
+      for (wanted = 3; wanted <= 9; ++wanted)
         EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << n << " x " << c << ", candidate " << wanted;
     }
     unsetenv("FUSEWRIGHT_EMULATOR_SEED");
     // Of forward and backward at least.
     EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 3 * 2) << n << " x " << c;
+  }
+  set_candidate_hook(nullptr);
+}
+
+// Sums on the side that the blocks of a cluster add up: into buffers, or into the results themselves. In any order of
+// threads.
+TEST(Clusters, AddUpSumsOnTheSide) {
+  set_candidate_hook([](const std::string&, size_t count) { return std::min<size_t>(wanted, count - 1); });
+  const Graph graph = parse(
+      "graph(%x: f32[n, 8*g], %w: f32[8*g], %m: f32[8*g]) { %1 = group_norm(%x, %w) {groups = 8, eps = 0.01, "
+      "has_weight "
+      "= 1} %2 = silu(%1) %3 = mul(%2, %m) return %3 }");
+  const std::vector<bool> wrt{true, true, true};
+  const auto executable = compile(graph, wrt);
+  for (auto [n, g] : {std::pair<int64_t, int64_t>{260, 32}, {300, 5}, {150, 300}, {17, 8}}) {
+    const uint64_t before = emulator_count("emulator_cluster_launches");
+    std::mt19937 random(13);
+    const std::vector<Array> inputs = random_inputs(graph, {{"n", n}, {"g", g}}, random);
+    for (wanted = 2; wanted <= 5; ++wanted) {
+      setenv("FUSEWRIGHT_EMULATOR_SEED", wanted % 2 == 0 ? "1" : "2", 1);
+      EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << n << " x 8 x " << g << ", candidate " << wanted;
+    }
+    unsetenv("FUSEWRIGHT_EMULATOR_SEED");
+    if (n > 100) {
+      EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << n << " x 8 x " << g;
+    }
   }
   set_candidate_hook(nullptr);
 }

@@ -333,7 +333,7 @@ FWEMU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction 
       cluster = attribute.value.dimensions[0];
       if (cluster > 1) ++cluster_launches;
       if (attribute.value.dimensions[1] != 1 || attribute.value.dimensions[2] != 1) cluster = 0;
-    } else {
+    } else if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE) {
       return explain(invalid_value, "kernel " + function->name + ": no such attribute");
     }
   }

@@ -7,8 +7,8 @@
 
 // clang-format off
 #define FW_UNARY(X) \
-  X(exp) X(expm1) X(log) X(log1p) X(exp2) X(log2) X(erf) X(erfc) X(tanh) X(sigmoid) X(sin) X(cos) X(sqrt) \
-  X(rsqrt) X(reciprocal) X(atan) X(floor) X(ceil) X(trunc) X(round) X(abs) X(neg) X(sign) X(square)
+  X(exp) X(expm1) X(log) X(log1p) X(exp2) X(log2) X(erf) X(erfc) X(normal_cdf) X(tanh) X(sigmoid) X(sin) X(cos) \
+  X(sqrt) X(rsqrt) X(reciprocal) X(atan) X(floor) X(ceil) X(trunc) X(round) X(abs) X(neg) X(sign) X(square)
 #define FW_BINARY(X) \
   X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(pow) X(fmod) X(remainder) X(floor_divide)
 #define FW_INTEGER(X) X(add) X(sub) X(mul) X(maximum) X(minimum) X(fmod) X(remainder) X(floor_divide)

@@ -111,6 +111,7 @@ const float kSpecial[] = {0.0f,
                           70.5f,
                           0.9f,
                           0.92f,
+                          1.36f,
                           3.93f,
                           3.95f,
                           9.01f,
@@ -173,6 +174,32 @@ TEST_P(DeviceTest, WithinItsBoundHoweverWrongTheApproximations) {
 
 INSTANTIATE_TEST_SUITE_P(Math, DeviceTest, testing::ValuesIn(kUnary),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Small results have the error of those from 1/2 on, as where 1 + erf makes them.
+TEST(Device, NormalCdf) {
+  double worst = 0;
+  float at = 0;
+  const auto see = [&](float x) {
+    for (const Wrong w : {Wrong::up, Wrong::down, Wrong::random}) {
+      wrong = w;
+      const float y = fw::normal_cdf(x);
+      ASSERT_EQ(std::isnan(y), std::isnan(x)) << x;
+      const double error = std::fabs(y - std::erfc(-x * std::sqrt(0.5)) / 2) * 0x1p24;
+      if (error > worst) worst = error, at = x;
+    }
+  };
+  for (std::uint64_t b = 0; b < (1ull << 32); b += 9001) see(fw::float_of(static_cast<fw::u32>(b)));
+  for (float x = -12; x < 12; x += 0x1p-14f) see(x);
+  for (float x : kSpecial) {
+    for (float y : {x, std::nextafterf(x, 0), std::nextafterf(x, INFINITY)}) see(y), see(-y);
+  }
+  wrong = Wrong::no;
+  std::printf("  normal_cdf: %.3f * 2^-24 at %a\n", worst, at);
+  EXPECT_LE(worst, 1.3) << at;
+  EXPECT_EQ(fw::normal_cdf(0.0f), 0.5f);
+  EXPECT_EQ(fw::normal_cdf(INFINITY), 1.0f);
+  EXPECT_EQ(fw::normal_cdf(-INFINITY), 0.0f);
+}
 
 TEST(Device, DivisionWithinTwoUlp) {
   double worst = 0;

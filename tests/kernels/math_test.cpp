@@ -173,6 +173,26 @@ TEST_P(UnaryTest, DoubleWithinTwoUlp) {
 INSTANTIATE_TEST_SUITE_P(Math, UnaryTest, testing::ValuesIn(kUnary),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// 1 + erf has an error of the size of 1's last place, whatever it leaves.
+TEST(Math, NormalCdf) {
+  const auto see = [](auto x) {
+    using T = decltype(x);
+    const T unit = std::numeric_limits<T>::epsilon() / 2;  // of results from 1/2 on
+    const long double exact = std::erfc(-static_cast<long double>(x) / std::sqrt(2.0L)) / 2;
+    const T y = fw::normal_cdf(x);
+    ASSERT_EQ(std::isnan(y), std::isnan(x)) << x;
+    ASSERT_FALSE(std::fabs(y - exact) > 2 * unit) << x;
+  };
+  for (std::uint64_t b = 0; b < (1ull << 32); b += 40009) see(fw::float_of(static_cast<fw::u32>(b)));
+  for (float x = -12; x < 12; x += 0x1p-11f) see(x), see(double(x) * 0.9);
+  for (float x : kSpecial) see(x), see(double(x));
+  EXPECT_EQ(fw::normal_cdf(0.0f), 0.5f);
+  EXPECT_EQ(fw::normal_cdf(kInf), 1.0f);
+  EXPECT_EQ(fw::normal_cdf(-kInf), 0.0f);
+  EXPECT_EQ(fw::normal_cdf(kInfD), 1.0);
+  EXPECT_EQ(fw::normal_cdf(-kInfD), 0.0);
+}
+
 TEST(Math, PowOfFloat) {
   Worst<float> worst;
   const auto see = [&](float x, float y) { worst.see(ulp_error(fw::pow(x, y), std::pow(double(x), double(y))), x, y); };
@@ -405,7 +425,8 @@ TEST(Kernels, EveryFloatLoopVectorises) {
                     "; (void)y; }\n}\n");
   };
   for (const Unary& u : kUnary) loop(u.name, "float", "float", "fw::" + std::string(u.name) + "(x[i])");
-  for (const char* f : {"neg", "sign", "square"}) loop(f, "float", "float", "fw::" + std::string(f) + "(x[i])");
+  for (const char* f : {"neg", "sign", "square", "normal_cdf"})
+    loop(f, "float", "float", "fw::" + std::string(f) + "(x[i])");
   for (const char* f : {"add", "sub", "mul", "div", "maximum", "minimum", "pow", "fmod", "remainder", "floor_divide"}) {
     loop(f, "float", "float", "fw::" + std::string(f) + "(x[i], y[i])");
   }

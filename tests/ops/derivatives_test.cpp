@@ -53,6 +53,13 @@ TEST(Kinks, NaNPassesTheGradientAsInPyTorch) {
   EXPECT_EQ(binary("maximum", nan, 1), (Pair{{1}, {1}}));
 }
 
+TEST(NormalCdf, ItsDerivativeIsTheDensity) {
+  const double density = 1 / std::sqrt(2 * M_PI);
+  EXPECT_EQ(unary("normal_cdf", {0, inf, -inf}), (Doubles{density, 0, 0}));
+  EXPECT_NEAR(unary("normal_cdf", {-1.5})[0], density * std::exp(-1.125), 1e-15);
+  EXPECT_TRUE(std::isnan(unary("normal_cdf", {nan})[0]));
+}
+
 TEST(Ties, OfTwoOperandsAreHalved) {
   EXPECT_EQ(binary("maximum", 2, 2), (Pair{{0.5}, {0.5}}));
   EXPECT_EQ(binary("minimum", 2, 2), (Pair{{0.5}, {0.5}}));

@@ -27,6 +27,16 @@ TEST(Differentiate, BuildsOneGraph) {
   EXPECT_EQ(program.gradient_for_input, (std::vector<int>{0, 1}));
 }
 
+// Phi(x) + x phi(x), with one Phi for the result and the gradient.
+TEST(Differentiate, GeluIsTwoFunctions) {
+  Program program = differentiated("graph(%x: f32[n]) { %1 = gelu(%x) {approximate = \"none\"} return %1 }", {"x"});
+  expect_graph(program.forward,
+               "graph(%x: f32[n], %dL_dy0: f32[n]) { %1 = normal_cdf(%x) %2 = mul(%x, %1) %3 = mul(%dL_dy0, %1) "
+               "%4 = mul(%dL_dy0, %x) %5 = square(%x) %6: f32[] = constant() {value = -0.5} %7 = mul(%5, %6) "
+               "%8 = exp(%7) %9: f32[] = constant() {value = 0.3989422804014327} %10 = mul(%8, %9) %11 = mul(%4, %10) "
+               "%12 = add(%3, %11) return %2, dL_dx = %12! }");
+}
+
 TEST(Differentiate, NothingForFrozenInputs) {
   Program program = differentiated("graph(%x: f32[n, c], %m: f32[c]) { %1 = mul(%x, %m) return %1 }", {"x"});
   expect_graph(program.forward,

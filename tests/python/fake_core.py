@@ -146,7 +146,7 @@ class Builder:
     def shape(self, value):
         return list(self._types[value].shape)
 
-    def output(self, value, order, differentiable, into=-1):
+    def output(self, value, order, differentiable, into=-1, origin=""):
         assert sorted(order) == list(range(self._types[value].dim())), order
         inputs = [input for input, _ in self.graph.inputs]
         self.graph.outputs.append((value, list(order), differentiable, inputs.index(into) if into >= 0 else -1))
@@ -305,7 +305,7 @@ _UNARY = set(
 _BINARY = set("add sub mul div pow maximum minimum lt le gt ge eq ne logical_and logical_or matmul".split())
 _ACTIVATIONS = {
     "relu": F.relu, "silu": F.silu, "mish": F.mish, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
-    "log_sigmoid": F.logsigmoid, "softsign": F.softsign,
+    "log_sigmoid": F.logsigmoid, "softsign": F.softsign, "normal_cdf": torch.special.ndtr,
 }  # fmt: skip
 
 

@@ -277,9 +277,9 @@ TEST_F(CudaRuntimeTest, LaunchesOfClusters) {
     return message_of<Error>([&] { runtime.launch(kernel, "k", 0, shape, &arguments, nullptr); });
   };
   EXPECT_EQ(launch({.blocks = 12, .threads = 64, .cluster = 4}), "");
-  EXPECT_EQ(cuda.count("cuLaunchKernelEx cluster 4"), 1);
+  EXPECT_EQ(cuda.count("cuLaunchKernelEx cluster 4 balanced"), 1);
   EXPECT_EQ(launch({.blocks = 12, .threads = 64, .overlaps = true, .cluster = 2}), "");
-  EXPECT_EQ(cuda.count("cuLaunchKernelEx overlapping cluster 2"), 1);
+  EXPECT_EQ(cuda.count("cuLaunchKernelEx overlapping cluster 2 balanced"), 1);
   for (uint32_t cluster : {0u, 5u, 16u})
     EXPECT_HAS(launch({.blocks = 16, .threads = 64, .cluster = cluster}),
                "there are no clusters of " + std::to_string(cluster) + " blocks");

@@ -31,6 +31,18 @@ class Rules : CudaRules {
     EXPECT_TRUE(plan(c, rule(c, c.widest)));
     return c;
   }
+  // Bytes of buffers, and the kernels that are launched in clusters. `spoil` changes the tensors before.
+  std::pair<int64_t, std::vector<std::string>> run(int cluster, void (*spoil)(Tensor& last)) {
+    spoil(tensors_.back());
+    Call c = in_clusters(cluster).value();
+    std::vector<const Tensor*> operands;
+    for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
+    std::pair<int64_t, std::vector<std::string>> result;
+    const Launches all = launches(c, operands);
+    for (const auto& buffer : all.buffers) result.first += buffer.bytes;
+    for (const auto& launch : all.launches) result.second.push_back(launch.entry);
+    return result;
+  }
   // By rule but for the cluster; none if that cannot be.
   std::optional<Call> in_clusters(int cluster, int64_t largest = 8) const {
     Call c = bound();
@@ -67,7 +79,8 @@ struct WithSides {
         code.push_back(std::move(found));
     EXPECT_EQ(code.size(), 1u);
   }
-  auto planned(int resident) const { return Rules(program.backward, code.at(0), resident).planned(); }
+  Rules rules(int resident) const { return Rules(program.backward, code.at(0), resident); }
+  auto planned(int resident) const { return rules(resident).planned(); }
   Program program;
   std::vector<KernelCode> code;
 };
@@ -84,6 +97,46 @@ TEST(CudaShape, SumsOnTheSideLeaveNoLastWave) {
     EXPECT_GE(c.parts * c.share, c.walked);
     EXPECT_GE(c.side_parts * c.teams_in_block() / c.anchors_together, c.parts);
   }
+}
+
+// Blocks of a cluster add up theirs: a buffer for each cluster, or none where one has all rows of a place and results
+// lie as the sums do.
+TEST(CudaShape, ClustersAddUpSumsOnTheSide) {
+  const WithSides groups(
+      "graph(%x: f32[1024, 8192], %w: f32[8192], %b: f32[8192], %m: f32[8192]) { %1 = group_norm(%x, %w, %b) {groups = "
+      "256, eps = 0.01, has_weight = 1, has_bias = 1} %2 = silu(%1) %3 = mul(%2, %m) %4 = silu(%3) return %4 }",
+      {"x", "w", "b", "m"});
+  for (int resident = 1; resident <= 16; ++resident) {
+    const auto c = groups.rules(resident).in_clusters(8).value();
+    EXPECT_LE(c.blocks, std::max(132 * resident, 64 * 8)) << resident << " blocks on a processor";
+    EXPECT_EQ(c.blocks % 8, 0);
+    EXPECT_GE(c.parts * c.share, c.walked);
+    EXPECT_GE(c.side_parts * c.cluster * c.teams_in_block() / c.anchors_together, c.parts);
+  }
+  const auto as_they_are = [](Tensor&) {};
+  const auto elsewhere = [](Tensor& last) { last.data = static_cast<char*>(nullptr) + 4; };
+  const auto with_gaps = [](Tensor& last) { last.strides[static_cast<size_t>(last.rank - 1)] = 2; };
+  const auto in_half = [](Tensor& last) { last.dtype = DType::f16; };
+  EXPECT_EQ(groups.rules(6).in_clusters(8)->side_parts, 1);
+  const auto alone = groups.rules(6).run(1, as_they_are);
+  EXPECT_EQ(alone.second.size(), 2u);
+  EXPECT_GT(alone.first, 0);
+  const auto together = groups.rules(6).run(8, as_they_are);
+  EXPECT_EQ(together.second.size(), 1u);
+  EXPECT_EQ(together.first, 0);
+  for (auto spoil : {+elsewhere, +with_gaps, +in_half}) {
+    const auto [bytes, entries] = groups.rules(6).run(8, spoil);
+    EXPECT_EQ(entries.size(), 2u);
+    EXPECT_EQ(bytes, 3 * 8192 * 4);
+  }
+
+  const WithSides rows(
+      "graph(%x: f32[8192, 4096], %b: f32[4096]) { %1 = add(%x, %b) %2 = softmax(%1) {dim = 1} return "
+      "%2 }",
+      {"x", "b"});
+  const auto one = rows.rules(2).run(1, as_they_are), eight = rows.rules(2).run(8, as_they_are);
+  EXPECT_EQ(eight.second, one.second);
+  EXPECT_LE(eight.first * 8, one.first);
 }
 
 // More places than blocks that fit: every place has a block, and all teams of it work.

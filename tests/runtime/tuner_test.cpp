@@ -105,6 +105,14 @@ TEST_F(TunerTest, TheRuleWinsTies) {
   EXPECT_EQ(time({3.3, 3.0})->fastest, 0u);  // less than events can tell
 }
 
+TEST(Leanest, OfTheFastest) {
+  const int64_t megabyte = 1 << 20;
+  EXPECT_EQ(leanest_of_the_fastest({10, 10.1, 10.3}, 0, {4 * megabyte, megabyte, 0}), 1u) << "the third is slower";
+  EXPECT_EQ(leanest_of_the_fastest({10.1, 10, 10.15}, 0, {4 * megabyte, 3 * megabyte, 0}), 2u);
+  EXPECT_EQ(leanest_of_the_fastest({10, 10}, 0, {megabyte, 1000}), 0u) << "not worth it";
+  EXPECT_EQ(leanest_of_the_fastest({10, 9}, 1, {0, 5 * megabyte}), 1u);
+}
+
 TEST_F(TunerTest, HopelessCandidatesAreNotSampledAgain) {
   EXPECT_EQ(time({10, 25, 19})->fastest, 0u);
   EXPECT_EQ(launches, (std::vector<int>{4, 2, 4}));

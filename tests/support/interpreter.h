@@ -31,6 +31,8 @@ inline double scalar_op(Op op, double a, double b, double c) {
       return std::log1p(a);
     case Op::erf:
       return std::erf(a);
+    case Op::normal_cdf:
+      return std::erfc(-a / std::sqrt(2.0)) / 2;
     case Op::tanh:
       return std::tanh(a);
     case Op::sigmoid:

@@ -56,6 +56,7 @@ inline const std::vector<Sample>& samples() {
       {"log", unary("log"), 0.2, 3},
       {"log1p", unary("log1p"), -0.8, 3},
       {"erf", unary("erf")},
+      {"normal_cdf", unary("normal_cdf")},
       {"tanh", unary("tanh")},
       {"sigmoid", unary("sigmoid")},
       {"sin", unary("sin")},

@@ -149,6 +149,23 @@ def log2_erfc(a):
     return log(erfc(a)) / LN2
 
 
+def normal_tail(a):  # Phi(-a)
+    return erfc(a / ROOT) / 2
+
+
+def normal_near(u):  # Phi(x) = 1/2 + x p(x^2)
+    x = sqrt(u)
+    return (mpf(1) / 2 - normal_tail(x)) / x if u > mpf("1e-30") else 1 / sqrt(2 * pi)
+
+
+def log2_normal_tail(a):
+    return log(normal_tail(a)) / LN2
+
+
+def normal_weight(a):  # for the error beside 1, and no more than a hundredth of what is left far out
+    return max(normal_tail(a), 100 * mpf(2) ** -26) * LN2
+
+
 EXP = (exp_tail, -LN2 / 2 * mpf("1.001"), LN2 / 2 * mpf("1.001"))
 
 
@@ -197,6 +214,8 @@ FITS = {
     "tanh_tail": (tanh_tail, 0, mpf("0.81"), 5, tanh_weight, to_float),
     "erf_near": (erf_small, 0, mpf("0.92") ** 2, 5, lambda u: 1 / (1 + erf_small(u)), to_float),
     "log2_erfc": (log2_erfc, "0.92", 3.95, 5, lambda a: erfc(a) * LN2 / (1 - erfc(a)), to_float),
+    "normal_near": (normal_near, 0, mpf("1.36") ** 2, 5, sqrt, to_float),
+    "log2_normal_tail": (log2_normal_tail, "1.36", 5.4, 5, normal_weight, to_float),
 }
 
 if __name__ == "__main__":

@@ -256,6 +256,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && attribute.value.dimensions[0] > 1 &&
              attribute.value.dimensions[1] == 1 && attribute.value.dimensions[2] == 1)
       asked += " cluster " + std::to_string(attribute.value.dimensions[0]);
+    else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE &&
+             attribute.value.whole == CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING)
+      asked += " balanced";
     else
       return misuse(INVALID_VALUE);
   }
