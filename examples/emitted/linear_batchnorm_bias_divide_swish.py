@@ -5396,13 +5396,13 @@ FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic
 // before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
 FW_FN void cluster_arrive() {
 #if FW_SM90
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 
 FW_FN void cluster_wait() {
 #if FW_SM90
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 
@@ -5638,7 +5638,7 @@ union Number {
 // a team of threads stays at one anchor and walks over a part of the rows there.
 template <int AXES, int OPERANDS, int NUMBERS, int STAGES>
 struct KernelArgs {
-  void* pointers[OPERANDS];  // of a sum on the side: its buffer of partial sums
+  void* pointers[OPERANDS];  // of a sum on the side: its buffer of partial sums, or the result if there is one part
   void* results[OPERANDS];   // of a sum on the side: its result
   Number numbers[NUMBERS];
   i64 strides[OPERANDS][AXES];
@@ -5660,7 +5660,7 @@ struct KernelArgs {
   u32 anchor_bits;           // teams of a warp at neighbouring anchors; the others of its block are at other parts
   u32 partial_bits;          // the lanes of those that left partial sums
   u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
-  u32 cluster_bits;          // blocks that a team is spread over
+  u32 cluster_bits;          // blocks that a team is spread over, or that add up their sums on the side
 };
 
 struct Quotient {
@@ -6351,8 +6351,10 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) || !power(choice.lanes, 1, 128) ||
-      !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+  const bool columns = code_.nest.kind == Loops::Kind::column && choice.items != 0;
+  const int widest = columns ? held_columns(c.widest) : c.widest;
+  if ((choice.vector != 1 && choice.vector != widest) || !power(choice.threads, 32, 512) ||
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
@@ -6565,9 +6567,10 @@ inline bool launches_overlap(int architecture, int driver) { return architecture
 // Blocks that may form a cluster, wherever they run.
 inline uint32_t largest_cluster(int architecture) { return architecture >= 9 ? 8 : 1; }
 
-// What of the operands decides how a call is launched, beside their sizes: alignment and strides.
+// What of the operands decides how a call is launched, beside their sizes: dtype, alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
   for (const Tensor* operand : operands) {
+    key.push_back(static_cast<int64_t>(operand->dtype));
     key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
     key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
   }

@@ -214,7 +214,7 @@ std::string CudaEmitter::take_item() const {
   return "take(a, row, " + place_of_item(item_in("row")) + ", own + (depth * ITEMS + item) * AHEAD, x[item]);";
 }
 
-// Takes what has arrived for `row` into x, and asks for later rows; of columns that happens item by item.
+// Takes what has arrived for `row` into x, and asks for later rows; of columns that happens group by group.
 void CudaEmitter::write_arrivals() {
   line("Values x[ITEMS];");
   by_way_of_arrival(

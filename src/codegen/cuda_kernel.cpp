@@ -450,8 +450,8 @@ void CudaEmitter::write_side_state() {
   line("return other;");
   close();
   close(";");
-  // Into the buffers: those of one pass, or all (-1), and of these what belongs to one of several stretches of threads.
-  // `slot` is the team's place in them, `element` the vector's within the row.
+  // Into the buffers, or results: those of one pass, or all (-1), and of these what belongs to one of several stretches
+  // of threads. `slot` is the team's place in them, `element` the vector's within the row.
   open("FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int pass, ",
        "fw::u32 stretch, fw::u32 stretches)");
   line("const index at = (slot * static_cast<index>(a.elements) + element) * V;");

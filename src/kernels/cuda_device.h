@@ -126,14 +126,14 @@ FW_FN void cluster_arrive(FW_CALLER) {
 #ifdef FW_EMULATOR
   fwemu::cluster_arrive(line);
 #elif FW_SM90
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 #endif
 }
 FW_FN void cluster_wait(FW_CALLER) {
 #ifdef FW_EMULATOR
   fwemu::cluster_wait(line);
 #elif FW_SM90
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 // The same place in the shared memory of another block.

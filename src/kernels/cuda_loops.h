@@ -4,9 +4,9 @@
 // A source fixes its variant in front of everything: FW_VECTOR elements that a thread reads at once, FW_ITEMS such
 // vectors that it holds in registers (0: it walks over them), FW_WIDE for offsets that need 64 bits. Of rows in
 // registers also: FW_ROW vectors in each (0: as the launch says), FW_DEPTH rows that a thread asks for before it works
-// on the first (0: the next one comes straight into registers), FW_THREADS in a block at most, and what a thread has in
-// shared memory: FW_SLOT bytes, with FW_AHEAD and FW_FIXED of them for each vector of a row on its way and of operands
-// that all rows share.
+// on the first (0: the next one comes straight into registers), FW_THREADS in a block at most, FW_CLUSTER where columns
+// are spread over several blocks, and what a thread has in shared memory: FW_SLOT bytes, with FW_AHEAD and FW_FIXED of
+// them for each vector of a row on its way and of operands that all rows share.
 #ifndef FW_KERNELS_CUDA_LOOPS_H
 #define FW_KERNELS_CUDA_LOOPS_H
 
@@ -47,7 +47,7 @@ union Number {
 // a team of threads stays at one anchor and walks over a part of the rows there.
 template <int AXES, int OPERANDS, int NUMBERS, int STAGES>
 struct KernelArgs {
-  void* pointers[OPERANDS];  // of a sum on the side: its buffer of partial sums
+  void* pointers[OPERANDS];  // of a sum on the side: its buffer of partial sums, or the result if there is one part
   void* results[OPERANDS];   // of a sum on the side: its result
   Number numbers[NUMBERS];
   i64 strides[OPERANDS][AXES];
@@ -69,7 +69,7 @@ struct KernelArgs {
   u32 anchor_bits;           // teams of a warp at neighbouring anchors; the others of its block are at other parts
   u32 partial_bits;          // the lanes of those that left partial sums
   u32 ahead;                 // where in shared memory rows arrive that are asked for ahead
-  u32 cluster_bits;          // blocks that a team is spread over
+  u32 cluster_bits;          // blocks that a team is spread over, or that add up their sums on the side
 };
 
 struct Quotient {

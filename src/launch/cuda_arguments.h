@@ -22,9 +22,10 @@ inline bool launches_overlap(int architecture, int driver) { return architecture
 // Blocks that may form a cluster, wherever they run.
 inline uint32_t largest_cluster(int architecture) { return architecture >= 9 ? 8 : 1; }
 
-// What of the operands decides how a call is launched, beside their sizes: alignment and strides.
+// What of the operands decides how a call is launched, beside their sizes: dtype, alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
   for (const Tensor* operand : operands) {
+    key.push_back(static_cast<int64_t>(operand->dtype));
     key.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(operand->data) % widest_vector));
     key.insert(key.end(), operand->strides.begin(), operand->strides.begin() + operand->rank);
   }

@@ -85,8 +85,10 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  if (!power(choice.vector, 1, c.widest) || !power(choice.threads, 32, 512) || !power(choice.lanes, 1, 128) ||
-      !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
+  const bool columns = code_.nest.kind == Loops::Kind::column && choice.items != 0;
+  const int widest = columns ? held_columns(c.widest) : c.widest;
+  if ((choice.vector != 1 && choice.vector != widest) || !power(choice.threads, 32, 512) ||
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);

@@ -38,8 +38,8 @@ struct Step {
   std::vector<int> taps;      // window: the axes it derives, one for each window dimension
   bool stored = false;
   // A sum over other dimensions than the kernel's own reduction: the gradient of a norm's weight beside the norm's own
-  // sums. The data is read anyway; partial sums go to memory and are added up after the kernel. Nothing in the kernel
-  // can use the result.
+  // sums. The data is read anyway; partial sums go to memory and are added up after the kernel, unless there is one.
+  // Nothing in the kernel can use the result.
   bool side = false;
   // A single number that has nothing to do with the kernel's data, a counter that is updated beside running statistics:
   // read and written by whoever works on the first row. Set where it is loaded and where it is stored.

@@ -214,6 +214,7 @@ std::vector<std::string> CudaLauncher::sources(int device) const {
 void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device) {
   const cuda::Architecture architecture = loaded_->architecture = cuda::device(device).architecture;
   const std::vector<First> first = first_kernels(device);
+  const bool clusters = largest_cluster(cuda::major_of_kernels(device)) > 1;
   for (size_t i = 0; i < first.size(); ++i) {
     for (const std::string& entry : entries(first[i])) modules[i]->kernel(entry, device);
     if (first[i].part == Part::all)
@@ -223,6 +224,7 @@ void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, in
   }
   for (const Variant& variant : variants_) {
     if (std::find(first.begin(), first.end(), First{variant, Part::all}) != first.end()) continue;
+    if (variant.cluster && !clusters) continue;
     ++loaded_->missing;
     auto load = [=, loaded = loaded_, source = source(variant), entries = entries(variant)] {
       try {

@@ -57,7 +57,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     change(other);
     add(other);
   };
-  const int64_t rows = c.anchors * c.walked, lanes = c.lanes;
+  const int64_t rows = c.anchors * c.walked, lanes = c.lanes, side_parts = c.side_parts;  // by rule: c changes below
   switch (code_.nest.kind) {
     case LoopNest::Kind::pointwise:
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
@@ -67,7 +67,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
       // Blocks that add up their sums on the side among themselves need a buffer less each, and none at all where that
       // leaves one part.
-      if (c.side_parts > 1)
+      if (side_parts > 1)
         for (int cluster : {8, 4}) but([&](LaunchChoice& o) { o.cluster = cluster; });
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });

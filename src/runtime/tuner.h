@@ -49,11 +49,11 @@ class TuningProgress {
   bool said_ = false;
 };
 
-// Threads may share it.
 // Of those that are as fast as the fastest, as far as timing can tell, the one whose buffers are smaller by more than
 // is worth mentioning.
 size_t leanest_of_the_fastest(const std::vector<double>& times, size_t fastest, const std::vector<int64_t>& bytes);
 
+// Threads may share it.
 class Tuner {
  public:
   Tuner(cuda::Runtime& runtime, DiskCache& cache) : runtime_(runtime), cache_(cache) {}

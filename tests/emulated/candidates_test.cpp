@@ -71,6 +71,14 @@ const Case cases[] = {
     {"few_long_rows",
      "graph(%x: f32[n, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (1), keepdim = 1} %3 = div(%x, %2) return %3 }",
      {{{"n", 2}, {"c", 20000}}, {{"n", 1}, {"c", 40001}}}},
+    {"masked_column",  // elements too narrow to be copied to shared memory
+     "graph(%x: f32[n, c], %k: b8[n, c]) { %1 = mul(%x, %x) %2 = select(%k, %1, %x) %3 = sum(%2) {dims = (0), keepdim "
+     "= 1} %4 = div(%2, %3) return %4 }",
+     {{{"n", 33}, {"c", 132}}, {{"n", 300}, {"c", 64}}}},
+    {"column_of_images",  // two loops to reduce over
+     "graph(%x: f32[n, h, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (0, 1), keepdim = 1} %3 = div(%x, %2) return %3 "
+     "}",
+     {{{"n", 7}, {"h", 9}, {"c", 132}}, {{"n", 3}, {"h", 5}, {"c", 5}}}},
     {"column",
      "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, has_bias "
      "= 1} %2 = silu(%1) return %2 }",
@@ -158,6 +166,22 @@ TEST(Clusters, AddUpSumsOnTheSide) {
       EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << n << " x 8 x " << g;
     }
   }
+  set_candidate_hook(nullptr);
+}
+
+// Short rows of a length that the graph knows have fewer variants; clusters are candidates all the same.
+TEST(Clusters, AreCandidatesOfShortRows) {
+  set_candidate_hook([](const std::string&, size_t count) { return std::min<size_t>(wanted, count - 1); });
+  const Graph graph = parse(
+      "graph(%x: f32[n, 128], %w: f32[128]) { %1 = group_norm(%x, %w) {groups = 32, eps = 0.01, has_weight = 1} %2 = "
+      "silu(%1) return %2 }");
+  const std::vector<bool> wrt{true, true};
+  const auto executable = compile(graph, wrt);
+  const uint64_t before = emulator_count("emulator_cluster_launches");
+  std::mt19937 random(17);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 1500}}, random);
+  for (wanted = 1; wanted <= 3; ++wanted) EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << wanted;
+  EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 1);
   set_candidate_hook(nullptr);
 }
 

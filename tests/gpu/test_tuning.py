@@ -31,13 +31,17 @@ def draw(n, c):
     return torch.randn(n, c), torch.rand(c) + 0.5, torch.randn(c)
 
 
-@pytest.mark.parametrize("f", [rows, columns, points], ids=lambda f: f.__name__)
+def groups(x, w, b):
+    return F.silu(F.group_norm(x, x.shape[1] // (8 if x.shape[1] % 8 == 0 else 1), w, b))
+
+
+@pytest.mark.parametrize("f", [rows, columns, points, groups], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("sizes", [(4096, 1024), (8, 50000), (30000, 33), (257, 4000)], ids=str)
 def test_every_candidate(f, sizes):
     inputs = draw(*sizes)
     expected = step(f, *(t.double() for t in inputs))
     ours = optimize(f, strict=True, tune=False)
-    for number in range(8):
+    for number in range(11):
         _core.force_candidate(number)
         try:
             found = step(ours, *inputs)

@@ -114,7 +114,7 @@ TEST(CudaShape, ClustersAddUpSumsOnTheSide) {
     EXPECT_GE(c.side_parts * c.cluster * c.teams_in_block() / c.anchors_together, c.parts);
   }
   const auto as_they_are = [](Tensor&) {};
-  const auto elsewhere = [](Tensor& last) { last.data = static_cast<char*>(nullptr) + 4; };
+  const auto elsewhere = [](Tensor& last) { last.data = reinterpret_cast<void*>(uintptr_t{4}); };
   const auto with_gaps = [](Tensor& last) { last.strides[static_cast<size_t>(last.rank - 1)] = 2; };
   const auto in_half = [](Tensor& last) { last.dtype = DType::f16; };
   EXPECT_EQ(groups.rules(6).in_clusters(8)->side_parts, 1);
