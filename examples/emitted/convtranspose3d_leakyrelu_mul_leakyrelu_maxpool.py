@@ -1690,6 +1690,9 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, ReadOnly 
   }
 }
 
+// Which of a cluster's 2^bits blocks this one is.
+FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1); }
+
 // Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
 // may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
@@ -1700,7 +1703,7 @@ struct Team {
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
   FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
   FW_FN u32 blocks() const { return 1u << cluster_bits; }
-  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
+  FW_FN u32 block() const { return rank_in_cluster(cluster_bits); }
 };
 
 FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {

@@ -639,7 +639,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
@@ -655,7 +655,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
       if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
@@ -1554,7 +1554,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
@@ -1570,7 +1570,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
       if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
@@ -2411,7 +2411,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
@@ -2427,7 +2427,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
       if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
@@ -3078,7 +3078,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
   }
 #pragma unroll
@@ -3090,7 +3090,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -3108,7 +3108,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
@@ -3118,7 +3118,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -3757,7 +3757,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
   }
 #pragma unroll
@@ -3773,7 +3773,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
       if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
@@ -4282,7 +4282,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
   }
 #pragma unroll
@@ -4294,7 +4294,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -4312,7 +4312,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
@@ -4322,7 +4322,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -5730,6 +5730,9 @@ FW_FN void take_line(const char* slot, u32 before, const T* from, ReadOnly how, 
   }
 }
 
+// Which of a cluster's 2^bits blocks this one is.
+FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1); }
+
 // Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
 // may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
@@ -5740,7 +5743,7 @@ struct Team {
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
   FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
   FW_FN u32 blocks() const { return 1u << cluster_bits; }
-  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
+  FW_FN u32 block() const { return rank_in_cluster(cluster_bits); }
 };
 
 FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {

@@ -413,7 +413,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
   }
 #pragma unroll
@@ -425,7 +425,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -443,7 +443,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -1296,7 +1296,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
   }
 #pragma unroll
@@ -1308,7 +1308,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -1326,7 +1326,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
@@ -1336,7 +1336,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -2289,7 +2289,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const fw::u32 rank = fw::block_index() & ((1u << a.cluster_bits) - 1);
+  const fw::u32 rank = fw::rank_in_cluster(a.cluster_bits);
   const index part = ((block.quotient << a.cluster_bits) + static_cast<index>(rank)) * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
   index row_index = part + (0) * static_cast<index>(a.parts);
@@ -2303,7 +2303,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
   }
 #pragma unroll
@@ -2315,7 +2315,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -2326,12 +2326,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   Fixed fixed[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
   }
 #endif
@@ -2341,7 +2341,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   Side side[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     side[item].clear();
   }
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
@@ -2356,7 +2356,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
@@ -2366,7 +2366,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
@@ -2376,14 +2376,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     move_row(a, row, next);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       x[item] = ahead[item];
     }
     if (next.live) {
       load_row(a, next);
 #pragma unroll
       for (int item = 0; item < ITEMS; ++item) {
-        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
         if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
       }
     }
@@ -2467,7 +2467,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   const bool owner = fw::owner_of_place(stretch_bits, a.cluster_bits) == rank;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     if (owner && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);
   }
 }
@@ -4285,6 +4285,9 @@ FW_FN void take_line(const char* slot, u32 before, const T* from, ReadOnly how, 
   }
 }
 
+// Which of a cluster's 2^bits blocks this one is.
+FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1); }
+
 // Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
 // may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
@@ -4295,7 +4298,7 @@ struct Team {
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
   FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
   FW_FN u32 blocks() const { return 1u << cluster_bits; }
-  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
+  FW_FN u32 block() const { return rank_in_cluster(cluster_bits); }
 };
 
 FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
@@ -4388,6 +4391,14 @@ FW_FN T* stretch_slot(char* memory, u32 which, u32 thread) {
 }
 
 template <class T>
+FW_FN void add_vector(const T* from, T (&values)[V]) {
+  T other[V];
+  load_vector(from, plain, other);
+#pragma unroll
+  for (int i = 0; i < V; ++i) values[i] += other[i];
+}
+
+template <class T>
 FW_FN void leave_for_stretches(const T (&values)[V], char* memory, u32 which) {
   store_vector<V>(stretch_slot<T>(memory, which, thread_index()), values);
 }
@@ -4397,12 +4408,7 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
   u32 t = thread_index() & ((1u << bits) - 1);
   load_vector(stretch_slot<T>(memory, which, t), plain, values);
 #pragma unroll 4
-  for (t += 1u << bits; t < block_threads(); t += 1u << bits) {
-    T other[V];
-    load_vector(stretch_slot<T>(memory, which, t), plain, other);
-#pragma unroll
-    for (int i = 0; i < V; ++i) values[i] += other[i];
-  }
+  for (t += 1u << bits; t < block_threads(); t += 1u << bits) add_vector(stretch_slot<T>(memory, which, t), values);
 }
 
 // What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
@@ -4420,20 +4426,15 @@ FW_FN T* owned_slot(char* memory, u32 which, u32 count, u32 from, u32 bits, u32 
 
 template <class T>
 FW_FN void leave_for_owner(const T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
-  const u32 rank = block_index() & ((1u << cluster_bits) - 1);
-  T* slot = owned_slot<T>(memory, which, count, rank, bits, cluster_bits);
+  T* slot = owned_slot<T>(memory, which, count, rank_in_cluster(cluster_bits), bits, cluster_bits);
   store_vector<V>(cluster_pointer(slot, owner_of_place(bits, cluster_bits)), values);
 }
 
 template <class T>
 FW_FN void add_blocks(T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
   load_vector(owned_slot<T>(memory, which, count, 0, bits, cluster_bits), plain, values);
-  for (u32 from = 1; from < 1u << cluster_bits; ++from) {
-    T other[V];
-    load_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), plain, other);
-#pragma unroll
-    for (int i = 0; i < V; ++i) values[i] += other[i];
-  }
+  for (u32 from = 1; from < 1u << cluster_bits; ++from)
+    add_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), values);
 }
 
 // Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and

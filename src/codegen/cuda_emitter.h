@@ -70,7 +70,8 @@ class CudaEmitter : Emitter {
   void write_pointwise_entry();
   void write_held_entry();
   void by_way_of_arrival(const std::function<void()>& in_shared_memory, const std::function<void()>& in_registers);
-  void over_items(const std::vector<std::string>& what);  // of a row that a thread holds
+  // Of a row that a thread holds.
+  void over_items(const std::vector<std::string>& what, const std::string& from = "0", const std::string& to = "ITEMS");
   void write_ask(const std::string& row, const std::string& turn);
   std::string ask_for(const std::string& row) const;
   // Of columns in registers with one loop to reduce over, a thread's vectors are equally far apart: `item` of them from

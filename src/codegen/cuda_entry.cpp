@@ -58,7 +58,7 @@ void CudaEmitter::write_team_part() {
   line("const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));");
   std::string number = "block.quotient";
   if (in_clusters) {
-    line("const fw::u32 rank = fw::block_index() & ((1u << a.cluster_bits) - 1);");
+    line("const fw::u32 rank = fw::rank_in_cluster(a.cluster_bits);");
     number = "((block.quotient << a.cluster_bits) + static_cast<index>(rank))";
   }
   line("const index part = ", number, " * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);");
@@ -152,10 +152,10 @@ void CudaEmitter::by_way_of_arrival(const std::function<void()>& in_shared_memor
   out_ += "#endif\n";
 }
 
-void CudaEmitter::over_items(const std::vector<std::string>& what) {
+void CudaEmitter::over_items(const std::vector<std::string>& what, const std::string& from, const std::string& to) {
   out_ += "#pragma unroll\n";
-  open("for (int item = 0; item < ITEMS; ++item)");
-  line("const index e = static_cast<index>(team.thread) + (item << team.bits);");
+  open("for (int item = ", from, "; item < ", to, "; ++item)");
+  line("[[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);");
   for (const std::string& text : what)
     if (!text.empty()) line(text);
   close();
@@ -250,13 +250,8 @@ void CudaEmitter::write_arrival_of_group() {
   open("if (item % GROUP == 0)");
   line("fw::copy_async_wait<ITEMS / GROUP - 1>();");
   line("const int first_of_group = item;");
-  for (const std::string& what : {take_item(), ask_for("next")}) {
-    out_ += "#pragma unroll\n";
-    open("for (int item = first_of_group; item < first_of_group + GROUP; ++item)");
-    line("[[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);");
-    line(what);
-    close();
-  }
+  for (const std::string& what : {take_item(), ask_for("next")})
+    over_items({what}, "first_of_group", "first_of_group + GROUP");
   line("fw::copy_async_commit();");
   close();
 }

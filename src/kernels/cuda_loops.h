@@ -170,6 +170,9 @@ FW_FN void load_span(const T* line, index first, i64 size, i64 stride, ReadOnly 
   }
 }
 
+// Which of a cluster's 2^bits blocks this one is.
+FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1); }
+
 // Threads of a block: [row][thread of the team][lane], lanes neighbours in memory. A row kernel has one lane. A team
 // may be spread over the blocks of a cluster: each has a stretch of its threads, for all lanes.
 struct Team {
@@ -180,7 +183,7 @@ struct Team {
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
   FW_FN u32 rows() const { return block_threads() >> (bits_in_block() + lane_bits); }
   FW_FN u32 blocks() const { return 1u << cluster_bits; }
-  FW_FN u32 block() const { return block_index() & (blocks() - 1); }  // of the cluster
+  FW_FN u32 block() const { return rank_in_cluster(cluster_bits); }
 };
 FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   const u32 t = thread_index();
@@ -283,6 +286,13 @@ FW_FN T* stretch_slot(char* memory, u32 which, u32 thread) {
   return reinterpret_cast<T*>(memory + (which * block_threads() + thread) * (V * 8));
 }
 template <class T>
+FW_FN void add_vector(const T* from, T (&values)[V]) {
+  T other[V];
+  load_vector(from, plain, other);
+#pragma unroll
+  for (int i = 0; i < V; ++i) values[i] += other[i];
+}
+template <class T>
 FW_FN void leave_for_stretches(const T (&values)[V], char* memory, u32 which) {
   store_vector<V>(stretch_slot<T>(memory, which, thread_index()), values);
 }
@@ -291,12 +301,7 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
   u32 t = thread_index() & ((1u << bits) - 1);
   load_vector(stretch_slot<T>(memory, which, t), plain, values);
 #pragma unroll 4
-  for (t += 1u << bits; t < block_threads(); t += 1u << bits) {
-    T other[V];
-    load_vector(stretch_slot<T>(memory, which, t), plain, other);
-#pragma unroll
-    for (int i = 0; i < V; ++i) values[i] += other[i];
-  }
+  for (t += 1u << bits; t < block_threads(); t += 1u << bits) add_vector(stretch_slot<T>(memory, which, t), values);
 }
 
 // What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
@@ -312,19 +317,14 @@ FW_FN T* owned_slot(char* memory, u32 which, u32 count, u32 from, u32 bits, u32 
 }
 template <class T>
 FW_FN void leave_for_owner(const T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
-  const u32 rank = block_index() & ((1u << cluster_bits) - 1);
-  T* slot = owned_slot<T>(memory, which, count, rank, bits, cluster_bits);
+  T* slot = owned_slot<T>(memory, which, count, rank_in_cluster(cluster_bits), bits, cluster_bits);
   store_vector<V>(cluster_pointer(slot, owner_of_place(bits, cluster_bits)), values);
 }
 template <class T>
 FW_FN void add_blocks(T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
   load_vector(owned_slot<T>(memory, which, count, 0, bits, cluster_bits), plain, values);
-  for (u32 from = 1; from < 1u << cluster_bits; ++from) {
-    T other[V];
-    load_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), plain, other);
-#pragma unroll
-    for (int i = 0; i < V; ++i) values[i] += other[i];
-  }
+  for (u32 from = 1; from < 1u << cluster_bits; ++from)
+    add_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), values);
 }
 
 // Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and

@@ -74,6 +74,7 @@ UNARY = {
     "log": (torch.log, positive),
     "log1p": (torch.log1p, positive),
     "erf": (torch.erf, anything),
+    "normal_cdf": (lambda x: F.gelu(2 * x), anything),  # what gelu is made of
     "tanh": (torch.tanh, anything),
     "sigmoid": (torch.sigmoid, anything),
     "sin": (torch.sin, anything),
