@@ -4610,6 +4610,7 @@ def _no_such_gradient(needed, name):
 # What both halves of the extension know: the one that sees PyTorch, and the one with the kernels.
 
 _SHARED = r'''
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -4689,6 +4690,10 @@ struct CudaLoops {
   std::vector<int> ahead;  // operands that come through shared memory, asked for before their row's turn,
   std::vector<int> fixed;  // and those that stay there, the same for all rows of a team
   bool can_tile = false;   // there is a text for operands that lie along another axis than the lines
+
+  bool has_sides() const { return !position_side.empty(); }
+  int64_t sides_at_positions() const { return std::count(position_side.begin(), position_side.end(), true); }
+  int64_t sides_at_anchors() const { return std::count(position_side.begin(), position_side.end(), false); }
 };
 
 struct KernelLoops {
@@ -6172,9 +6177,8 @@ class CudaRules {
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
-    bool sides_in_parts = false;  // buffers hold parts of sums on the side, which another launch adds up
-    std::vector<bool> partial;    // per sweep: it leaves partial sums
-    int64_t tile_bytes = 0;       // of shared memory
+    std::vector<bool> partial;  // per sweep: it leaves partial sums
+    int64_t tile_bytes = 0;     // of shared memory
 
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
@@ -6203,6 +6207,11 @@ class CudaRules {
       size_t place;  // of its address in the arguments
     };
     std::vector<Buffer> buffers;
+    int64_t buffer_bytes() const {
+      int64_t sum = 0;
+      for (const Buffer& buffer : buffers) sum += buffer.bytes;
+      return sum;
+    }
   };
 
  protected:
@@ -6258,7 +6267,7 @@ class CudaRules {
   uint32_t shared_bytes(const Call& call) const;
 
   size_t first_partial(const Call& call) const;
-  void add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
   bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
@@ -6311,7 +6320,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   choice.items = usual;
   choice.threads = 128;
   if (c.elements > usual * 256) choice.items = most;
-  const bool sides = !code_.cuda.position_side.empty();
+  const bool sides = code_.cuda.has_sides();
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
@@ -6426,13 +6435,12 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.ahead = ceil_div(h.ahead, widest) * widest;
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
-  const bool sides = !code_.cuda.position_side.empty();
+  const bool sides = code_.cuda.has_sides();
   // A thread's one vector of the next row finds room in its registers, beside sums on the side that keep blocks few and
   // teams busy. Rows of a single vector are worked on faster than they would arrive.
   if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
-  h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
+  h.slot = std::max(h.slot, code_.cuda.sides_at_positions() * variant.vector * 8);  // fw::stretch_slot
   // Blocks of those that hold little are small: more of them fit on a processor.
   const int last = code_.cuda.items.back();  // of rows the most, of columns the least
   h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
@@ -6444,8 +6452,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
-  const std::vector<bool>& sides = code_.cuda.position_side;
-  int64_t largest = std::max<int64_t>(16, 8 * std::count(sides.begin(), sides.end(), false));
+  int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
@@ -6510,7 +6517,7 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool sides = !code_.cuda.position_side.empty();
+  const bool sides = code_.cuda.has_sides();
   share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
@@ -6542,8 +6549,7 @@ inline bool CudaRules::possible(const Call& c) const {
   if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
   // the side, and each of its blocks owns some of their places.
-  const auto& sides = code_.cuda.position_side;
-  const bool has_places = std::find(sides.begin(), sides.end(), true) != sides.end();
+  const bool has_places = code_.cuda.sides_at_positions() > 0;
   if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
                         c.team * c.anchors_together < c.cluster))
     return false;
@@ -6621,7 +6627,7 @@ inline std::vector<std::string> CudaRules::entries(const Variant& variant) const
   for (int p = 0; p <= walking.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
   for (int p = 0; p < walking.stages; ++p)
     if (!walking.sums[static_cast<size_t>(p)].empty()) result.push_back(code_.name + "_merge" + std::to_string(p));
-  if (!code_.cuda.position_side.empty()) result.push_back(code_.name + "_sides");
+  if (code_.cuda.has_sides()) result.push_back(code_.name + "_sides");
   return result;
 }
 
@@ -6677,8 +6683,8 @@ inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const 
   return true;
 }
 
-// Buffers for partial sums and for sums on the side.
-inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
+// Buffers for partial sums and for sums on the side. Whether these have parts, which another launch adds up.
+inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
@@ -6688,7 +6694,7 @@ inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     if (c.partial.back())
       result.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
-  if (code_.cuda.position_side.empty()) return;
+  if (!code_.cuda.has_sides()) return false;
   c.side_strides.assign(c.g.axes, 0);
   c.total_strides.assign(c.g.axes, 0);
   int64_t stride = 1;
@@ -6703,8 +6709,7 @@ inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
   lay_out({code_.nest.inner}, c.side_strides);
   lay_out(code_.nest.reduced, c.side_strides);
   lay_out(code_.cuda.anchor_axes, c.side_strides);
-  if (sides_are_results(c, operands)) return;
-  c.sides_in_parts = true;
+  if (sides_are_results(c, operands)) return false;
   size_t side = 0;
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
@@ -6712,6 +6717,7 @@ inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     const int64_t elements = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
     result.buffers.push_back({elements * c.anchors * size_of(code_.operands[o].dtype), o});
   }
+  return true;
 }
 
 // What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
@@ -6777,7 +6783,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
 inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const Tensor*>& operands) const {
   Launches result;
   c.partial_lanes = c.lanes;
-  add_memory(c, operands, result);
+  const bool sides_in_parts = add_memory(c, operands, result);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
@@ -6799,7 +6805,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (!c.sides_in_parts) return result;
+  if (!sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;

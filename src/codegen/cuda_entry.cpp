@@ -97,38 +97,35 @@ void CudaEmitter::write_team_end(bool held) {
     const std::string count = to_string(sides(true).size()) + "u, stretch_bits, a.cluster_bits";
     by_way_of_arrival([&] { line("fw::copy_async_wait<0>();"); }, [] {});
     line("char* const memory = fw::shared_memory() + a.ahead;");
-    open("if (stretches > 1)");
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    line("fw::barrier();  // whoever still reads what was there");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
-    });
-    line("fw::barrier();");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line("if ((", which, " & (stretches - 1)) == stretch) fw::add_stretches(", side, ", stretch_bits, memory, ",
-           which, ");");
-    });
-    close();
-    close();
+    auto in_its_stretch = [](const std::string& which) { return "if ((" + which + " & (stretches - 1)) == stretch) "; };
+    auto add_up = [&](const std::string& condition, const std::string& barrier, auto leave, auto take) {
+      open("if (", condition, ")");
+      out_ += "#pragma unroll\n";
+      open("for (int item = 0; item < ITEMS; ++item)");
+      line(barrier, "  // whoever still reads what was there");
+      for_each_side(leave);
+      line(barrier);
+      for_each_side(take);
+      close();
+      close();
+    };
+    add_up(
+        "stretches > 1", "fw::barrier();",
+        [&](const std::string& side, const std::string& which) {
+          line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
+        },
+        [&](const std::string& side, const std::string& which) {
+          line(in_its_stretch(which), "fw::add_stretches(", side, ", stretch_bits, memory, ", which, ");");
+        });
     // And those of a cluster's blocks: each owns a part of the places.
-    open("if (a.cluster_bits != 0)");
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    line("fw::cluster_arrive();");
-    line("fw::cluster_wait();  // whoever still reads what was there");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line("if ((", which, " & (stretches - 1)) == stretch) fw::leave_for_owner(", side, ", memory, ", which, ", ",
-           count, ");");
-    });
-    line("fw::cluster_arrive();");
-    line("fw::cluster_wait();");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line("if ((", which, " & (stretches - 1)) == stretch) fw::add_blocks(", side, ", memory, ", which, ", ", count,
-           ");");
-    });
-    close();
-    close();
+    add_up(
+        "a.cluster_bits != 0", "fw::cluster_barrier();",
+        [&](const std::string& side, const std::string& which) {
+          line(in_its_stretch(which), "fw::leave_for_owner(", side, ", memory, ", which, ", ", count, ");");
+        },
+        [&](const std::string& side, const std::string& which) {
+          line(in_its_stretch(which), "fw::add_blocks(", side, ", memory, ", which, ", ", count, ");");
+        });
     line("const bool owner = fw::owner_of_place(stretch_bits, a.cluster_bits) == rank;");
     over_items(
         {"if (owner && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "

@@ -13,10 +13,12 @@
 #ifdef FW_EMULATOR
 #define FW_CALLER int line = __builtin_LINE()
 #define FW_AND_CALLER , FW_CALLER
+#define FW_LINE line
 #define FW_AND_LINE , line
 #else
 #define FW_CALLER
 #define FW_AND_CALLER
+#define FW_LINE
 #define FW_AND_LINE
 #endif
 
@@ -135,6 +137,10 @@ FW_FN void cluster_wait(FW_CALLER) {
 #elif FW_SM90
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
+}
+FW_FN void cluster_barrier(FW_CALLER) {
+  cluster_arrive(FW_LINE);
+  cluster_wait(FW_LINE);
 }
 // The same place in the shared memory of another block.
 template <class T>

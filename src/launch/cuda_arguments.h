@@ -73,7 +73,7 @@ inline std::vector<std::string> CudaRules::entries(const Variant& variant) const
   for (int p = 0; p <= walking.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
   for (int p = 0; p < walking.stages; ++p)
     if (!walking.sums[static_cast<size_t>(p)].empty()) result.push_back(code_.name + "_merge" + std::to_string(p));
-  if (!code_.cuda.position_side.empty()) result.push_back(code_.name + "_sides");
+  if (code_.cuda.has_sides()) result.push_back(code_.name + "_sides");
   return result;
 }
 
@@ -129,8 +129,8 @@ inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const 
   return true;
 }
 
-// Buffers for partial sums and for sums on the side.
-inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
+// Buffers for partial sums and for sums on the side. Whether these have parts, which another launch adds up.
+inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   for (const std::vector<int64_t>& sums : c.sums(code_)) {
     int64_t bytes = 0;
@@ -140,7 +140,7 @@ inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     if (c.partial.back())
       result.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
-  if (code_.cuda.position_side.empty()) return;
+  if (!code_.cuda.has_sides()) return false;
   c.side_strides.assign(c.g.axes, 0);
   c.total_strides.assign(c.g.axes, 0);
   int64_t stride = 1;
@@ -155,8 +155,7 @@ inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
   lay_out({code_.nest.inner}, c.side_strides);
   lay_out(code_.nest.reduced, c.side_strides);
   lay_out(code_.cuda.anchor_axes, c.side_strides);
-  if (sides_are_results(c, operands)) return;
-  c.sides_in_parts = true;
+  if (sides_are_results(c, operands)) return false;
   size_t side = 0;
   for (size_t o = 0; o < code_.operands.size(); ++o) {
     if (!code_.operands[o].side) continue;
@@ -164,6 +163,7 @@ inline void CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     const int64_t elements = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
     result.buffers.push_back({elements * c.anchors * size_of(code_.operands[o].dtype), o});
   }
+  return true;
 }
 
 // What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
@@ -229,7 +229,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
 inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const Tensor*>& operands) const {
   Launches result;
   c.partial_lanes = c.lanes;
-  add_memory(c, operands, result);
+  const bool sides_in_parts = add_memory(c, operands, result);
   auto start = [&](const Call& call, const std::string& entry, int64_t blocks) {
     if (blocks == 0) return;
     // Those behind the first wait in their own text for what they need of the one before.
@@ -251,7 +251,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
   }
-  if (!c.sides_in_parts) return result;
+  if (!sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
   int64_t outputs = 1, terms = 1;
   size_t side = 0;

@@ -73,9 +73,8 @@ class CudaRules {
     bool wide = false;
     bool estimate = false;  // before kernels are there to ask how many blocks fit on the device
     std::vector<int64_t> side_strides, total_strides;
-    bool sides_in_parts = false;  // buffers hold parts of sums on the side, which another launch adds up
-    std::vector<bool> partial;    // per pass: it leaves partial sums
-    int64_t tile_bytes = 0;       // of shared memory
+    std::vector<bool> partial;  // per pass: it leaves partial sums
+    int64_t tile_bytes = 0;     // of shared memory
 
     // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
@@ -104,6 +103,11 @@ class CudaRules {
       size_t place;  // of its address in the arguments
     };
     std::vector<Buffer> buffers;
+    int64_t buffer_bytes() const {
+      int64_t sum = 0;
+      for (const Buffer& buffer : buffers) sum += buffer.bytes;
+      return sum;
+    }
   };
 
  protected:
@@ -159,7 +163,7 @@ class CudaRules {
   uint32_t shared_bytes(const Call& call) const;
 
   size_t first_partial(const Call& call) const;
-  void add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
   bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;

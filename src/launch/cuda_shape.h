@@ -42,7 +42,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   choice.items = usual;
   choice.threads = 128;
   if (c.elements > usual * 256) choice.items = most;
-  const bool sides = !code_.cuda.position_side.empty();
+  const bool sides = code_.cuda.has_sides();
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
@@ -157,13 +157,12 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.ahead = ceil_div(h.ahead, widest) * widest;
   h.fixed = ceil_div(h.fixed, widest) * widest;
   h.depth = variant.items < 4 ? 4 / variant.items : 1;
-  const bool sides = !code_.cuda.position_side.empty();
+  const bool sides = code_.cuda.has_sides();
   // A thread's one vector of the next row finds room in its registers, beside sums on the side that keep blocks few and
   // teams busy. Rows of a single vector are worked on faster than they would arrive.
   if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
-  const auto position_sides = std::count(code_.cuda.position_side.begin(), code_.cuda.position_side.end(), true);
-  h.slot = std::max<int64_t>(h.slot, position_sides * variant.vector * 8);  // fw::stretch_slot
+  h.slot = std::max(h.slot, code_.cuda.sides_at_positions() * variant.vector * 8);  // fw::stretch_slot
   // Blocks of those that hold little are small: more of them fit on a processor.
   const int last = code_.cuda.items.back();  // of rows the most, of columns the least
   h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
@@ -175,8 +174,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
-  const std::vector<bool>& sides = code_.cuda.position_side;
-  int64_t largest = std::max<int64_t>(16, 8 * std::count(sides.begin(), sides.end(), false));
+  int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
@@ -241,7 +239,7 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool sides = !code_.cuda.position_side.empty();
+  const bool sides = code_.cuda.has_sides();
   share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
@@ -273,8 +271,7 @@ inline bool CudaRules::possible(const Call& c) const {
   if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
   // the side, and each of its blocks owns some of their places.
-  const auto& sides = code_.cuda.position_side;
-  const bool has_places = std::find(sides.begin(), sides.end(), true) != sides.end();
+  const bool has_places = code_.cuda.sides_at_positions() > 0;
   if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
                         c.team * c.anchors_together < c.cluster))
     return false;

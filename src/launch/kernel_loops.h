@@ -1,6 +1,7 @@
 #pragma once
 // What launching a kernel takes to know of it. Everything in this folder is C++17 over the standard library alone: the
 // library includes it, and files that `emit` writes carry it.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -40,6 +41,10 @@ struct CudaLoops {
   std::vector<int> ahead;  // operands that come through shared memory, asked for before their row's turn,
   std::vector<int> fixed;  // and those that stay there, the same for all rows of a team
   bool can_tile = false;   // there is a text for operands that lie along another axis than the lines
+
+  bool has_sides() const { return !position_side.empty(); }
+  int64_t sides_at_positions() const { return std::count(position_side.begin(), position_side.end(), true); }
+  int64_t sides_at_anchors() const { return std::count(position_side.begin(), position_side.end(), false); }
 };
 
 struct KernelLoops {

@@ -112,7 +112,7 @@ std::vector<CudaLauncher::First> CudaLauncher::first_kernels(Call c) const {
       add({c.variant, Part::whole_rows});
     else  // more blocks than here reckoned with may be resident: then rows are split, if they were not yet
       add({c.variant, c.split ? Part::split_rows : Part::all});
-    if (!code_.cuda.position_side.empty()) add({{c.variant.vector, 0, false, {}}, Part::sides});
+    if (code_.cuda.has_sides()) add({{c.variant.vector, 0, false, {}}, Part::sides});
   };
   add_by_rule(c.widest);
   if (takes_gradient_) add_by_rule(1);

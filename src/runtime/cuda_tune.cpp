@@ -21,12 +21,6 @@ std::string str(const LaunchChoice& c) {
 // Compiling a tiled variant on demand takes as long as thousands of calls with fewer elements.
 constexpr int64_t worth_compiling = 1 << 16;
 
-int64_t buffer_bytes(const CudaRules::Launches& launches) {
-  int64_t sum = 0;
-  for (const auto& buffer : launches.buffers) sum += buffer.bytes;
-  return sum;
-}
-
 }  // namespace
 
 void set_candidate_hook(CandidateHook hook) { candidate_hook = hook; }
@@ -185,7 +179,7 @@ std::optional<LaunchChoice> CudaLauncher::tune(Host& host, const Call& call, con
         for (const LaunchChoice& one : all) {
           Call candidate = call;
           plan(candidate, one);
-          bytes.push_back(buffer_bytes(launches(candidate, operands)));
+          bytes.push_back(launches(candidate, operands).buffer_bytes());
         }
         const size_t best = leanest_of_the_fastest(timing->microseconds, timing->fastest, bytes);
         choice = all[best];

@@ -93,14 +93,15 @@ const Case cases[] = {
      {{{"n", 1}, {"c", 2}, {"h", 5}, {"w", 33}}, {{"n", 2}, {"c", 2}, {"h", 8}, {"w", 64}}}},
 };
 
-class Candidates : public ::testing::TestWithParam<Case> {
- protected:
-  Candidates() {
+struct Chosen {
+  Chosen() {
     seen.clear();
     set_candidate_hook(&choose);
   }
-  ~Candidates() override { set_candidate_hook(nullptr); }
+  ~Chosen() { set_candidate_hook(nullptr); }
 };
+class Candidates : public ::testing::TestWithParam<Case>, Chosen {};
+class Clusters : public ::testing::Test, Chosen {};
 INSTANTIATE_TEST_SUITE_P(, Candidates, ::testing::ValuesIn(cases),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -120,8 +121,7 @@ TEST(RowLengths, OtherThanAtCapture) {
 }
 
 // Columns that several blocks hold together, of whatever number of rows and columns; in any order of threads.
-TEST(Clusters, HoldColumnsTogether) {
-  set_candidate_hook([](const std::string&, size_t count) { return std::min<size_t>(wanted, count - 1); });
+TEST_F(Clusters, HoldColumnsTogether) {
   const Graph graph = parse(
       "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, "
       "has_bias = 1} %2 = silu(%1) return %2 }");
@@ -139,13 +139,11 @@ TEST(Clusters, HoldColumnsTogether) {
     // Of forward and backward at least.
     EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << n << " x " << c;
   }
-  set_candidate_hook(nullptr);
 }
 
 // Sums on the side that the blocks of a cluster add up: into buffers, or into the results themselves. In any order of
 // threads.
-TEST(Clusters, AddUpSumsOnTheSide) {
-  set_candidate_hook([](const std::string&, size_t count) { return std::min<size_t>(wanted, count - 1); });
+TEST_F(Clusters, AddUpSumsOnTheSide) {
   const Graph graph = parse(
       "graph(%x: f32[n, 8*g], %w: f32[8*g], %m: f32[8*g]) { %1 = group_norm(%x, %w) {groups = 8, eps = 0.01, "
       "has_weight "
@@ -165,12 +163,10 @@ TEST(Clusters, AddUpSumsOnTheSide) {
       EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << n << " x 8 x " << g;
     }
   }
-  set_candidate_hook(nullptr);
 }
 
 // Short rows of a length that the graph knows have fewer variants; clusters are candidates all the same.
-TEST(Clusters, AreCandidatesOfShortRows) {
-  set_candidate_hook([](const std::string&, size_t count) { return std::min<size_t>(wanted, count - 1); });
+TEST_F(Clusters, AreCandidatesOfShortRows) {
   const Graph graph = parse(
       "graph(%x: f32[n, 128], %w: f32[128]) { %1 = group_norm(%x, %w) {groups = 32, eps = 0.01, has_weight = 1} %2 = "
       "silu(%1) return %2 }");
@@ -181,7 +177,6 @@ TEST(Clusters, AreCandidatesOfShortRows) {
   const std::vector<Array> inputs = random_inputs(graph, {{"n", 1500}}, random);
   for (wanted = 1; wanted <= 3; ++wanted) EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << wanted;
   EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 1);
-  set_candidate_hook(nullptr);
 }
 
 TEST_P(Candidates, AllAreRight) {

@@ -39,7 +39,7 @@ class Rules : CudaRules {
     for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
     std::pair<int64_t, std::vector<std::string>> result;
     const Launches all = launches(c, operands);
-    for (const auto& buffer : all.buffers) result.first += buffer.bytes;
+    result.first = all.buffer_bytes();
     for (const auto& launch : all.launches) result.second.push_back(launch.entry);
     return result;
   }
@@ -137,6 +137,8 @@ TEST(CudaShape, ClustersAddUpSumsOnTheSide) {
   const auto one = rows.rules(2).run(1, as_they_are), eight = rows.rules(2).run(8, as_they_are);
   EXPECT_EQ(eight.second, one.second);
   EXPECT_LE(eight.first * 8, one.first);
+  // One block to a processor: an H200 works on 30 clusters of 4 at a time, whatever 132 divided by 4 is.
+  EXPECT_EQ(rows.rules(1).in_clusters(4)->blocks, 30 * 4);
 }
 
 // More places than blocks that fit: every place has a block, and all teams of it work.
