@@ -697,7 +697,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
@@ -725,7 +725,7 @@ __global__ void __launch_bounds__(512) fw_window_row_conv_transpose3d_leaky_relu
   }
 }
 __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -782,7 +782,7 @@ __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -804,7 +804,7 @@ __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu
 }
 __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -1401,32 +1401,8 @@ extern __shared__ __align__(128) char shared_block[];
 
 FW_FN char* shared_memory() { return shared_block; }
 
-// Neighbouring blocks of a launch may form a cluster: they run together and reach into each other's shared memory. Its
-// barrier has two halves: whoever waits does so until all threads of the cluster have arrived, and sees what they wrote
-// before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
-FW_FN void cluster_arrive() {
-#if FW_SM90
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
-FW_FN void cluster_wait() {
-#if FW_SM90
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-// The same place in the shared memory of another block.
-template <class T>
-FW_FN T* cluster_pointer(T* own, [[maybe_unused]] u32 rank) {
-#if FW_SM90
-  T* other;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
-  return other;
-#else
-  return own;
-#endif
-}
+// PTX addresses shared memory by 32 bits.
+FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
@@ -1552,6 +1528,94 @@ FW_FN Division divide(u32 n, Divider d) {
   const u32 q = quotient(n, d);
   return {q, n - q * d.divisor};
 }
+
+#if FW_SM90
+// ---------------------------------------------------------------- barriers in shared memory, bulk copies (sm_90)
+
+// A phase ends when `arrivals` threads have arrived and all the bytes that were announced are there. The first phase
+// has parity 0. One thread initialises, then mbarrier_fence(), then a barrier() of the block.
+FW_FN void mbarrier_init(u64* barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers known to the copy engine.
+FW_FN void mbarrier_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Orders this thread's own writes to shared memory before what the copy engine does next.
+FW_FN void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+FW_FN void mbarrier_arrive(u64* barrier) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Announces bytes of bulk copies, and arrives.
+FW_FN void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Announces bytes without arriving.
+FW_FN void mbarrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Whether the phase of this parity has ended; may wait a while for it.
+FW_FN bool mbarrier_try_wait(u64* barrier, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+FW_FN void mbarrier_wait(u64* barrier, u32 parity) {
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+}
+
+// The same, for what other blocks of the cluster store.
+FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity) {
+  u32 done = 0;
+  while (done == 0)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+}
+
+// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
+// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
+// of the cluster.
+template <u32 N>
+FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank) {
+  u32 to, there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
+#pragma unroll
+  for (u32 i = 0; i < N; ++i)
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
+                                                                                                                16 * i),
+        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
+        : "memory");
+}
+
+// A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
+// Called by one thread.
+FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+#endif  // FW_SM90
 
 }  // namespace fw
 '''
@@ -1703,6 +1767,9 @@ FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1);
 struct Team {
   u32 row, thread, lane;
   u32 bits, lane_bits, cluster_bits;
+  // Of a cluster: two buffers where its blocks leave their sums for each other, and how often they have.
+  char* buffers;
+  u32 buffer_bytes, exchanges;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
@@ -1717,6 +1784,8 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   team.bits = team_bits;
   team.lane_bits = lane_bits;
   team.cluster_bits = cluster_bits;
+  team.buffers = nullptr;
+  team.buffer_bytes = team.exchanges = 0;
   const u32 bits = team.bits_in_block();
   team.lane = t & ((1u << lane_bits) - 1);
   team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
@@ -1724,17 +1793,40 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   return team;
 }
 
-// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
-// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
-// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
 };
 
+// A block that has got what the others sent may end: they wait for what it sent.
 template <class S>
-FW_FN void reduce(const Team& team, S& sums) {
+FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
+#if FW_SM90
+  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
+  ++team.exchanges;
+  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
+  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
+  union {
+    u32 words[pieces * 4];
+    S sums;
+  } sent = {};
+  sent.sums = sums;
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
+  mbarrier_wait_cluster(arrived, parity);
+  sums = slots->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
+#endif
+}
+
+// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
+template <class S>
+FW_FN void reduce(Team& team, S& sums) {
   const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
   for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
@@ -1752,18 +1844,10 @@ FW_FN void reduce(const Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-    slots += rows * width;
+  } else if (team.cluster_bits != 0) {
+    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits == 0) return;
-  const Slot<S>* from = slots + team.lane;
-  cluster_wait();  // whoever still reads the slots of the last reduction
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
-  cluster_arrive();
-  cluster_wait();
-  sums = from->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
-  cluster_arrive();
+  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 }  // namespace fw
@@ -2113,7 +2197,9 @@ class CudaRules {
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
   // take registers, too.
-  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
+  int held_columns(int vector) const { return std::min(vector, 4); }
+  // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
+  LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
@@ -2204,13 +2290,19 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   return choice;
 }
 
+inline LaunchChoice CudaRules::in_registers(int vector) const {
+  LaunchChoice choice;
+  choice.vector = held_columns(vector);
+  choice.items = code_.cuda.items[0] * (choice.vector > 1 ? 1 : held_columns(widest_));
+  choice.threads = 512;
+  choice.lanes = std::min(64 / choice.vector, 32);
+  return choice;
+}
+
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice;
-  choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0];
-  choice.lanes = 32;
+  LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
   choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
@@ -2314,7 +2406,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
 // lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
@@ -2324,9 +2416,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots =
-      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
-  return static_cast<uint32_t>(largest * slots);
+  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  return static_cast<uint32_t>(largest * slots + exchange);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -2481,7 +2573,7 @@ inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const 
     // Single elements are the exception: the variants that the rule takes serve all sizes.
     bool by_rule = n == items[0] || n == 0;
     if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
   }
   return result;
 }

@@ -618,10 +618,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster(team);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
-  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
@@ -662,6 +662,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
+  fw::join_cluster(team);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -673,7 +674,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    load_row(a, next, next.live && team.thread == 0);
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -704,6 +704,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
+    load_row(a, next, next.live && team.thread == 0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
@@ -731,7 +732,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     row = next;
     row_items = next_items;
   }
-  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
@@ -975,7 +975,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
@@ -1015,7 +1015,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1075,7 +1075,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1140,7 +1140,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1167,7 +1167,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -1533,10 +1533,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster(team);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
-  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
@@ -1577,6 +1577,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
+  fw::join_cluster(team);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -1588,7 +1589,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    load_row(a, next, next.live && team.thread == 0);
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -1619,6 +1619,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
+    load_row(a, next, next.live && team.thread == 0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
@@ -1646,7 +1647,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     row = next;
     row_items = next_items;
   }
-  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING = r'''
@@ -1896,7 +1896,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
@@ -1936,7 +1936,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1996,7 +1996,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2061,7 +2061,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2088,7 +2088,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -2390,10 +2390,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster(team);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
-  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
@@ -2434,6 +2434,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row);
+  fw::join_cluster(team);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -2445,7 +2446,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    load_row(a, next);
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -2476,6 +2476,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
+    load_row(a, next);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
@@ -2491,7 +2492,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     row = next;
     row_items = next_items;
   }
-  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING = r'''
@@ -2750,7 +2750,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
@@ -2789,7 +2789,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2848,7 +2848,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2913,7 +2913,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2940,7 +2940,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -3062,7 +3062,7 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -3228,7 +3228,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
@@ -3256,7 +3256,7 @@ __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
   }
 }
 __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -3313,7 +3313,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -3335,7 +3335,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
 }
 __global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -3736,10 +3736,10 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster(team);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
-  constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time
+  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Row row;
@@ -3780,6 +3780,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   }
   int depth = 0;
   load_row(a, row);
+  fw::join_cluster(team);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -3791,7 +3792,6 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    load_row(a, next);
     const bool first = row.live && team.thread == 0;
     row_0(a, row, first);
     Kept kept[ITEMS];
@@ -3822,11 +3822,11 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
     fw::reduce(team, sums0);
+    load_row(a, next);
     row_1(a, row, first, sums0);
     row = next;
     row_items = next_items;
   }
-  fw::end_cluster(team);
 }
 '''
 _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
@@ -4032,7 +4032,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
@@ -4061,7 +4061,7 @@ __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmo
   }
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -4120,7 +4120,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -4144,7 +4144,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -4266,7 +4266,7 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -4432,7 +4432,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
@@ -4460,7 +4460,7 @@ __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
   }
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -4517,7 +4517,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -4539,7 +4539,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -5411,18 +5411,6 @@ FW_FN void cluster_wait() {
 #endif
 }
 
-// The same place in the shared memory of another block.
-template <class T>
-FW_FN T* cluster_pointer(T* own, [[maybe_unused]] u32 rank) {
-#if FW_SM90
-  T* other;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
-  return other;
-#else
-  return own;
-#endif
-}
-
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
 
@@ -5599,6 +5587,94 @@ FW_FN void copy_async_wait() {
 #endif
 }
 
+#if FW_SM90
+// ---------------------------------------------------------------- barriers in shared memory, bulk copies (sm_90)
+
+// A phase ends when `arrivals` threads have arrived and all the bytes that were announced are there. The first phase
+// has parity 0. One thread initialises, then mbarrier_fence(), then a barrier() of the block.
+FW_FN void mbarrier_init(u64* barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers known to the copy engine.
+FW_FN void mbarrier_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Orders this thread's own writes to shared memory before what the copy engine does next.
+FW_FN void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+FW_FN void mbarrier_arrive(u64* barrier) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Announces bytes of bulk copies, and arrives.
+FW_FN void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Announces bytes without arriving.
+FW_FN void mbarrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Whether the phase of this parity has ended; may wait a while for it.
+FW_FN bool mbarrier_try_wait(u64* barrier, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+FW_FN void mbarrier_wait(u64* barrier, u32 parity) {
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+}
+
+// The same, for what other blocks of the cluster store.
+FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity) {
+  u32 done = 0;
+  while (done == 0)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+}
+
+// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
+// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
+// of the cluster.
+template <u32 N>
+FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank) {
+  u32 to, there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
+#pragma unroll
+  for (u32 i = 0; i < N; ++i)
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
+                                                                                                                16 * i),
+        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
+        : "memory");
+}
+
+// A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
+// Called by one thread.
+FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+#endif  // FW_SM90
+
 }  // namespace fw
 '''
 
@@ -5743,6 +5819,9 @@ FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1);
 struct Team {
   u32 row, thread, lane;
   u32 bits, lane_bits, cluster_bits;
+  // Of a cluster: two buffers where its blocks leave their sums for each other, and how often they have.
+  char* buffers;
+  u32 buffer_bytes, exchanges;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
@@ -5757,20 +5836,13 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   team.bits = team_bits;
   team.lane_bits = lane_bits;
   team.cluster_bits = cluster_bits;
+  team.buffers = nullptr;
+  team.buffer_bytes = team.exchanges = 0;
   const u32 bits = team.bits_in_block();
   team.lane = t & ((1u << lane_bits) - 1);
   team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
   team.row = t >> (lane_bits + bits);
   return team;
-}
-
-// A team that is spread over a cluster says so before its first reduction, and when it has ended its last.
-FW_FN void begin_cluster(const Team& team) {
-  if (team.cluster_bits != 0) cluster_arrive();
-}
-
-FW_FN void end_cluster(const Team& team) {
-  if (team.cluster_bits != 0) cluster_wait();
 }
 
 #if FW_ITEMS > 0
@@ -5795,17 +5867,71 @@ FW_FN index items_of_thread(const Team& team, index elements) {
   return beyond <= 0 ? 0 : ((beyond - 1) >> team.bits) + 1;
 }
 
-// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
-// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
-// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
 };
 
+// The blocks of a cluster exchange their sums through two buffers in turn, each with a barrier that counts what
+// arrives. A block sends when all of its threads have done with the exchange before, and needs what all blocks sent to
+// end one: nobody leaves sums in a buffer while another still reads it, and nothing else holds the blocks together. A
+// barrier of the cluster would wait for all that a thread has stored and asked for.
+template <class... Sums>
+FW_FN constexpr u32 widest_slot() {
+  u32 most = 16;
+  ((most = sizeof(Slot<Sums>) > most ? static_cast<u32>(sizeof(Slot<Sums>)) : most), ...);
+  return most;
+}
+
+// The buffers and their barriers are the last of the shared memory before `end`.
+template <class... Sums>
+FW_FN void begin_cluster([[maybe_unused]] Team& team, [[maybe_unused]] char* end) {
+#if FW_SM90
+  if (team.cluster_bits == 0) return;
+  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
+  team.buffers = end - 16 - 2 * team.buffer_bytes;
+  if (thread_index() == 0) {
+    for (u32 i = 1; i <= 2; ++i) mbarrier_init(reinterpret_cast<u64*>(end) - i, 1);
+    mbarrier_fence();
+  }
+  cluster_arrive();
+#endif
+}
+
+// Before the first exchange: the barriers of all blocks are there.
+FW_FN void join_cluster(const Team& team) {
+  if (team.cluster_bits != 0) cluster_wait();
+}
+
+// A block that has got what the others sent may end: they wait for what it sent.
 template <class S>
-FW_FN void reduce(const Team& team, S& sums) {
+FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
+#if FW_SM90
+  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
+  ++team.exchanges;
+  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
+  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
+  union {
+    u32 words[pieces * 4];
+    S sums;
+  } sent = {};
+  sent.sums = sums;
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
+  mbarrier_wait_cluster(arrived, parity);
+  sums = slots->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
+#endif
+}
+
+// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
+template <class S>
+FW_FN void reduce(Team& team, S& sums) {
   const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
   for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
@@ -5823,18 +5949,10 @@ FW_FN void reduce(const Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-    slots += rows * width;
+  } else if (team.cluster_bits != 0) {
+    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits == 0) return;
-  const Slot<S>* from = slots + team.lane;
-  cluster_wait();  // whoever still reads the slots of the last reduction
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
-  cluster_arrive();
-  cluster_wait();
-  sums = from->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
-  cluster_arrive();
+  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one sweep. A thread adds up distances from
@@ -6246,7 +6364,9 @@ class CudaRules {
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
   // take registers, too.
-  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
+  int held_columns(int vector) const { return std::min(vector, 4); }
+  // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
+  LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
@@ -6337,13 +6457,19 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   return choice;
 }
 
+inline LaunchChoice CudaRules::in_registers(int vector) const {
+  LaunchChoice choice;
+  choice.vector = held_columns(vector);
+  choice.items = code_.cuda.items[0] * (choice.vector > 1 ? 1 : held_columns(widest_));
+  choice.threads = 512;
+  choice.lanes = std::min(64 / choice.vector, 32);
+  return choice;
+}
+
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice;
-  choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0];
-  choice.lanes = 32;
+  LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
   choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
@@ -6447,7 +6573,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
 // lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
@@ -6457,9 +6583,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots =
-      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
-  return static_cast<uint32_t>(largest * slots);
+  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  return static_cast<uint32_t>(largest * slots + exchange);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -6614,7 +6740,7 @@ inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const 
     // Single elements are the exception: the variants that the rule takes serve all sizes.
     bool by_rule = n == items[0] || n == 0;
     if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
   }
   return result;
 }
@@ -7078,12 +7204,12 @@ _TABLE = [
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
   k.cuda.walking.final_phase = false;
-  k.cuda.items = {16, 32, 8};
+  k.cuda.items = {8, 16, 4};
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{2, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
-            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
+        ("{4, 8, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
@@ -7120,12 +7246,12 @@ _TABLE = [
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
   k.cuda.walking.final_phase = false;
-  k.cuda.items = {16, 32, 8};
+  k.cuda.items = {8, 16, 4};
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{2, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2, [''],
-            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
+        ("{4, 8, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2, [''],
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING,
@@ -7158,14 +7284,14 @@ _TABLE = [
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4}, {}};
   k.cuda.walking.final_phase = false;
-  k.cuda.items = {16, 8};
+  k.cuda.items = {8, 4};
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{2, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
-            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 16, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
-            dict(VECTOR=1, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
+        ("{4, 8, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
+        ("{1, 32, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3, [''],
+            dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING,
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING,
@@ -7263,14 +7389,14 @@ _TABLE = [
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4, 4, 4}};
   k.cuda.walking.final_phase = true;
-  k.cuda.items = {16, 8};
+  k.cuda.items = {8, 4};
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{2, 16, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
-            dict(VECTOR=2, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 16, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
-            dict(VECTOR=1, ITEMS=16, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
+        ("{4, 8, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
+        ("{1, 32, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL, [''],
+            dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING,

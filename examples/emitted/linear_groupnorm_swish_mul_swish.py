@@ -98,30 +98,30 @@ class _Region0(torch.autograd.Function):
         device = dL_dy0.device
         n0 = x.shape[0]
         n2 = linear_weight.shape[0] // 256
-        mul_52 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
-        sum_57 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_60 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_62 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_65 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        mul_51 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
+        sum_56 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_59 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_61 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_64 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_52, sum_57, sum_60, sum_62, sum_65],
+            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_51, sum_56, sum_59, sum_61, sum_64],
             [n0, 256, n2], [n2, 1e-05])
         if need[0]:
-            reshape_53 = mul_52.reshape((n0, 256 * n2))
-            dL_dx = torch.mm(reshape_53, linear_weight)
+            reshape_52 = mul_51.reshape((n0, 256 * n2))
+            dL_dx = torch.mm(reshape_52, linear_weight)
         if need[1]:
-            reshape_53 = mul_52.reshape((n0, 256 * n2))
-            permute_55 = reshape_53.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_55, x)
-            del mul_52, reshape_53, permute_55
+            reshape_52 = mul_51.reshape((n0, 256 * n2))
+            permute_54 = reshape_52.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_54, x)
+            del mul_51, reshape_52, permute_54
         if need[2]:
-            dL_dlinear_bias = sum_57.reshape((256 * n2,))
+            dL_dlinear_bias = sum_56.reshape((256 * n2,))
         if need[3]:
-            dL_dgroup_norm_weight = sum_60.reshape((256 * n2,))
+            dL_dgroup_norm_weight = sum_59.reshape((256 * n2,))
         if need[4]:
-            dL_dgroup_norm_bias = sum_62.reshape((256 * n2,))
+            dL_dgroup_norm_bias = sum_61.reshape((256 * n2,))
         if need[5]:
-            dL_dmultiplier = sum_65.reshape((256 * n2,))
+            dL_dmultiplier = sum_64.reshape((256 * n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -397,7 +397,7 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -719,7 +719,7 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
@@ -768,7 +768,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -825,7 +825,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -890,7 +890,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -960,7 +960,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase3(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -992,7 +992,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -1005,7 +1005,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge1(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums1 sums;
@@ -1280,7 +1280,7 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -1608,7 +1608,7 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
@@ -1657,7 +1657,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1714,7 +1714,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1779,7 +1779,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1849,7 +1849,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase3(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -1881,7 +1881,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -1894,7 +1894,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge1(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums1 sums;
@@ -1924,16 +1924,16 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #     t5 = t3 * t4
 #     t6 = t5 * multiplier
 #     t7 = sigmoid(t6)
-#     t8 = (dL_dy0 * t7) + ((dL_dy0 * t6) * ((1 - t7) * t7))
+#     t8 = (dL_dy0 * t7) * ((t6 * (1 - t7)) + 1)
 #     t9 = ((t8 * multiplier) * t4) * ((t3 * (1 - t4)) + 1)
 #     t10 = t9 * group_norm_weight
 #     t11 = sum(t10 * t0, over n2)
 #     t12 = sum(t10, over n2)
-#     mul_52 = ((t10 - (t0 * (((t11 * t1) * t1) / n2))) - (t12 / n2)) * t1
-#     sum_57 = sum(mul_52, over n0)
-#     sum_60 = sum(t9 * t2, over n0)
-#     sum_62 = sum(t9, over n0)
-#     sum_65 = sum(t8 * t5, over n0)
+#     mul_51 = ((t10 - (t0 * (((t11 * t1) * t1) / n2))) - (t12 / n2)) * t1
+#     sum_56 = sum(mul_51, over n0)
+#     sum_59 = sum(t9 * t2, over n0)
+#     sum_61 = sum(t9, over n0)
+#     sum_64 = sum(t8 * t5, over n0)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3 = r'''
 namespace {
 using fw::index;
@@ -1948,12 +1948,12 @@ struct Row {
   float v9;
   float v11;
   float v12;
+  float v37;
   float v38;
   float v39;
   float v40;
   float v41;
-  float v42;
-  float v45;
+  float v44;
   index o0;
   index o1;
   index o2;
@@ -2017,21 +2017,21 @@ struct Fixed {
   float in20[V];
 };
 struct Kept {
-  float v36[V];
+  float v35[V];
 };
 
 struct Side {
-  float s48[V];
+  float s47[V];
+  float s49[V];
   float s50[V];
-  float s51[V];
-  float s53[V];
+  float s52[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s48[i] = 0.0f;
+      s47[i] = 0.0f;
+      s49[i] = 0.0f;
       s50[i] = 0.0f;
-      s51[i] = 0.0f;
-      s53[i] = 0.0f;
+      s52[i] = 0.0f;
     }
   }
 };
@@ -2052,7 +2052,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s47[i] : side.s47[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
@@ -2060,7 +2060,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
@@ -2068,7 +2068,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
@@ -2076,7 +2076,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s53[i] : side.s53[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
     fw::store_line(to, sum);
   }
 }
@@ -2149,20 +2149,20 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
+  float a37;
   float a38;
-  float a39;
   FW_FN void clear() {
+    a37 = 0.0f;
     a38 = 0.0f;
-    a39 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a37 += other.a37;
     a38 += other.a38;
-    a39 += other.a39;
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
+    other.a37 = fw::shuffle_xor(a37, offset);
     other.a38 = fw::shuffle_xor(a38, offset);
-    other.a39 = fw::shuffle_xor(a39, offset);
     return other;
   }
 };
@@ -2182,8 +2182,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
+  float part37 = 0.0f;
   float part38 = 0.0f;
-  float part39 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2202,30 +2202,29 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v21 = fw::mul(v19, v20);
     const float v22 = fw::sigmoid(v21);
     const float v23 = fw::mul(v0, v22);
-    const float v24 = fw::mul(v0, v21);
-    const float v26 = fw::sub(1.0f, v22);
-    const float v27 = fw::mul(v26, v22);
-    const float v28 = fw::mul(v24, v27);
-    const float v29 = fw::add(v23, v28);
-    const float v30 = fw::mul(v29, v20);
-    const float v31 = fw::mul(v30, v18);
-    const float v32 = fw::sub(1.0f, v18);
-    const float v33 = fw::mul(v17, v32);
-    const float v34 = fw::add(v33, 1.0f);
-    const float v35 = fw::mul(v31, v34);
-    const float v36 = fw::mul(v35, v14);
-    const float v37 = fw::mul(v36, v7);
-    const float v49 = fw::mul(v35, v13);
-    const float v52 = fw::mul(v29, v19);
-    kept.v36[i] = v36;
-    part38 = fw::mad(v36, v7, part38);
-    part39 = fw::mad(v35, v14, part39);
-    if (inside) side.s50[i] = fw::mad(v35, v13, side.s50[i]);
-    if (inside) side.s51[i] = fw::mad(v31, v34, side.s51[i]);
-    if (inside) side.s53[i] = fw::mad(v29, v19, side.s53[i]);
+    const float v25 = fw::sub(1.0f, v22);
+    const float v26 = fw::mul(v21, v25);
+    const float v27 = fw::add(v26, 1.0f);
+    const float v28 = fw::mul(v23, v27);
+    const float v29 = fw::mul(v28, v20);
+    const float v30 = fw::mul(v29, v18);
+    const float v31 = fw::sub(1.0f, v18);
+    const float v32 = fw::mul(v17, v31);
+    const float v33 = fw::add(v32, 1.0f);
+    const float v34 = fw::mul(v30, v33);
+    const float v35 = fw::mul(v34, v14);
+    const float v36 = fw::mul(v35, v7);
+    const float v48 = fw::mul(v34, v13);
+    const float v51 = fw::mul(v28, v19);
+    kept.v35[i] = v35;
+    part37 = fw::mad(v35, v7, part37);
+    part38 = fw::mad(v34, v14, part38);
+    if (inside) side.s49[i] = fw::mad(v34, v13, side.s49[i]);
+    if (inside) side.s50[i] = fw::mad(v30, v33, side.s50[i]);
+    if (inside) side.s52[i] = fw::mad(v28, v19, side.s52[i]);
   }
+  if (inside) sums.a37 += part37;
   if (inside) sums.a38 += part38;
-  if (inside) sums.a39 += part39;
 }
 
 struct Sums1 {
@@ -2243,12 +2242,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  row.v37 = sums.a37;
   row.v38 = sums.a38;
-  row.v39 = sums.a39;
-  row.v40 = fw::mul(row.v38, row.v12);
-  row.v41 = fw::mul(row.v40, row.v12);
-  row.v42 = fw::over_row(row.v41, number0);
-  row.v45 = fw::over_row(row.v39, number0);
+  row.v39 = fw::mul(row.v37, row.v12);
+  row.v40 = fw::mul(row.v39, row.v12);
+  row.v41 = fw::over_row(row.v40, number0);
+  row.v44 = fw::over_row(row.v38, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2256,21 +2255,21 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out47[V];
+  float out46[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v1 = fw::convert<float>(x.in1[i]);
     const float v2 = fw::convert<float>(f.in2[i]);
     const float v3 = fw::add(v1, v2);
     const float v7 = fw::sub(v3, row.v6);
-    const float v43 = fw::mul(v7, row.v42);
-    const float v44 = fw::sub(kept.v36[i], v43);
-    const float v46 = fw::sub(v44, row.v45);
-    const float v47 = fw::mul(v46, row.v12);
-    out47[i] = fw::convert<float>(v47);
-    if (inside) side.s48[i] = fw::mad(v46, row.v12, side.s48[i]);
+    const float v42 = fw::mul(v7, row.v41);
+    const float v43 = fw::sub(kept.v35[i], v42);
+    const float v45 = fw::sub(v43, row.v44);
+    const float v46 = fw::mul(v45, row.v12);
+    out46[i] = fw::convert<float>(v46);
+    if (inside) side.s47[i] = fw::mad(v45, row.v12, side.s47[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out47);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out46);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2285,7 +2284,7 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -2436,30 +2435,30 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       fw::barrier();  // whoever still reads what was there
-      fw::leave_for_stretches(side[item].s48, memory, 0u);
-      fw::leave_for_stretches(side[item].s50, memory, 1u);
-      fw::leave_for_stretches(side[item].s51, memory, 2u);
-      fw::leave_for_stretches(side[item].s53, memory, 3u);
+      fw::leave_for_stretches(side[item].s47, memory, 0u);
+      fw::leave_for_stretches(side[item].s49, memory, 1u);
+      fw::leave_for_stretches(side[item].s50, memory, 2u);
+      fw::leave_for_stretches(side[item].s52, memory, 3u);
       fw::barrier();
-      if ((0u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s48, stretch_bits, memory, 0u);
-      if ((1u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s50, stretch_bits, memory, 1u);
-      if ((2u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s51, stretch_bits, memory, 2u);
-      if ((3u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s53, stretch_bits, memory, 3u);
+      if ((0u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s47, stretch_bits, memory, 0u);
+      if ((1u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s49, stretch_bits, memory, 1u);
+      if ((2u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s50, stretch_bits, memory, 2u);
+      if ((3u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s52, stretch_bits, memory, 3u);
     }
   }
   if (a.cluster_bits != 0) {
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       fw::cluster_barrier();  // whoever still reads what was there
-      if ((0u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s48, memory, 0u, 4u, stretch_bits, a.cluster_bits);
-      if ((1u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s50, memory, 1u, 4u, stretch_bits, a.cluster_bits);
-      if ((2u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s51, memory, 2u, 4u, stretch_bits, a.cluster_bits);
-      if ((3u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s53, memory, 3u, 4u, stretch_bits, a.cluster_bits);
+      if ((0u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s47, memory, 0u, 4u, stretch_bits, a.cluster_bits);
+      if ((1u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s49, memory, 1u, 4u, stretch_bits, a.cluster_bits);
+      if ((2u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s50, memory, 2u, 4u, stretch_bits, a.cluster_bits);
+      if ((3u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s52, memory, 3u, 4u, stretch_bits, a.cluster_bits);
       fw::cluster_barrier();
-      if ((0u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s48, memory, 0u, 4u, stretch_bits, a.cluster_bits);
-      if ((1u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s50, memory, 1u, 4u, stretch_bits, a.cluster_bits);
-      if ((2u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s51, memory, 2u, 4u, stretch_bits, a.cluster_bits);
-      if ((3u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s53, memory, 3u, 4u, stretch_bits, a.cluster_bits);
+      if ((0u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s47, memory, 0u, 4u, stretch_bits, a.cluster_bits);
+      if ((1u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s49, memory, 1u, 4u, stretch_bits, a.cluster_bits);
+      if ((2u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s50, memory, 2u, 4u, stretch_bits, a.cluster_bits);
+      if ((3u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s52, memory, 3u, 4u, stretch_bits, a.cluster_bits);
     }
   }
   const bool owner = fw::owner_of_place(stretch_bits, a.cluster_bits) == rank;
@@ -2484,12 +2483,12 @@ struct Row {
   float v9;
   float v11;
   float v12;
+  float v37;
   float v38;
   float v39;
   float v40;
   float v41;
-  float v42;
-  float v45;
+  float v44;
   index o0;
   index o1;
   index o2;
@@ -2539,17 +2538,17 @@ struct Kept {
 };
 
 struct Side {
-  float s48[V];
+  float s47[V];
+  float s49[V];
   float s50[V];
-  float s51[V];
-  float s53[V];
+  float s52[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s48[i] = 0.0f;
+      s47[i] = 0.0f;
+      s49[i] = 0.0f;
       s50[i] = 0.0f;
-      s51[i] = 0.0f;
-      s53[i] = 0.0f;
+      s52[i] = 0.0f;
     }
   }
 };
@@ -2570,7 +2569,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s47[i] : side.s47[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
@@ -2578,7 +2577,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
@@ -2586,7 +2585,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
@@ -2594,7 +2593,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s53[i] : side.s53[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
     fw::store_line(to, sum);
   }
 }
@@ -2637,20 +2636,20 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
+  float a37;
   float a38;
-  float a39;
   FW_FN void clear() {
+    a37 = 0.0f;
     a38 = 0.0f;
-    a39 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a37 += other.a37;
     a38 += other.a38;
-    a39 += other.a39;
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
+    other.a37 = fw::shuffle_xor(a37, offset);
     other.a38 = fw::shuffle_xor(a38, offset);
-    other.a39 = fw::shuffle_xor(a39, offset);
     return other;
   }
 };
@@ -2670,8 +2669,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
+  float part37 = 0.0f;
   float part38 = 0.0f;
-  float part39 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2690,29 +2689,28 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v21 = fw::mul(v19, v20);
     const float v22 = fw::sigmoid(v21);
     const float v23 = fw::mul(v0, v22);
-    const float v24 = fw::mul(v0, v21);
-    const float v26 = fw::sub(1.0f, v22);
-    const float v27 = fw::mul(v26, v22);
-    const float v28 = fw::mul(v24, v27);
-    const float v29 = fw::add(v23, v28);
-    const float v30 = fw::mul(v29, v20);
-    const float v31 = fw::mul(v30, v18);
-    const float v32 = fw::sub(1.0f, v18);
-    const float v33 = fw::mul(v17, v32);
-    const float v34 = fw::add(v33, 1.0f);
-    const float v35 = fw::mul(v31, v34);
-    const float v36 = fw::mul(v35, v14);
-    const float v37 = fw::mul(v36, v7);
-    const float v49 = fw::mul(v35, v13);
-    const float v52 = fw::mul(v29, v19);
-    part38 = fw::mad(v36, v7, part38);
-    part39 = fw::mad(v35, v14, part39);
-    if (inside) side.s50[i] = fw::mad(v35, v13, side.s50[i]);
-    if (inside) side.s51[i] = fw::mad(v31, v34, side.s51[i]);
-    if (inside) side.s53[i] = fw::mad(v29, v19, side.s53[i]);
+    const float v25 = fw::sub(1.0f, v22);
+    const float v26 = fw::mul(v21, v25);
+    const float v27 = fw::add(v26, 1.0f);
+    const float v28 = fw::mul(v23, v27);
+    const float v29 = fw::mul(v28, v20);
+    const float v30 = fw::mul(v29, v18);
+    const float v31 = fw::sub(1.0f, v18);
+    const float v32 = fw::mul(v17, v31);
+    const float v33 = fw::add(v32, 1.0f);
+    const float v34 = fw::mul(v30, v33);
+    const float v35 = fw::mul(v34, v14);
+    const float v36 = fw::mul(v35, v7);
+    const float v48 = fw::mul(v34, v13);
+    const float v51 = fw::mul(v28, v19);
+    part37 = fw::mad(v35, v7, part37);
+    part38 = fw::mad(v34, v14, part38);
+    if (inside) side.s49[i] = fw::mad(v34, v13, side.s49[i]);
+    if (inside) side.s50[i] = fw::mad(v30, v33, side.s50[i]);
+    if (inside) side.s52[i] = fw::mad(v28, v19, side.s52[i]);
   }
+  if (inside) sums.a37 += part37;
   if (inside) sums.a38 += part38;
-  if (inside) sums.a39 += part39;
 }
 
 struct Sums1 {
@@ -2730,12 +2728,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  row.v37 = sums.a37;
   row.v38 = sums.a38;
-  row.v39 = sums.a39;
-  row.v40 = fw::mul(row.v38, row.v12);
-  row.v41 = fw::mul(row.v40, row.v12);
-  row.v42 = fw::over_row(row.v41, number0);
-  row.v45 = fw::over_row(row.v39, number0);
+  row.v39 = fw::mul(row.v37, row.v12);
+  row.v40 = fw::mul(row.v39, row.v12);
+  row.v41 = fw::over_row(row.v40, number0);
+  row.v44 = fw::over_row(row.v38, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2743,7 +2741,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out47[V];
+  float out46[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2762,26 +2760,25 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v21 = fw::mul(v19, v20);
     const float v22 = fw::sigmoid(v21);
     const float v23 = fw::mul(v0, v22);
-    const float v24 = fw::mul(v0, v21);
-    const float v26 = fw::sub(1.0f, v22);
-    const float v27 = fw::mul(v26, v22);
-    const float v28 = fw::mul(v24, v27);
-    const float v29 = fw::add(v23, v28);
-    const float v30 = fw::mul(v29, v20);
-    const float v31 = fw::mul(v30, v18);
-    const float v32 = fw::sub(1.0f, v18);
-    const float v33 = fw::mul(v17, v32);
-    const float v34 = fw::add(v33, 1.0f);
-    const float v35 = fw::mul(v31, v34);
-    const float v36 = fw::mul(v35, v14);
-    const float v43 = fw::mul(v7, row.v42);
-    const float v44 = fw::sub(v36, v43);
-    const float v46 = fw::sub(v44, row.v45);
-    const float v47 = fw::mul(v46, row.v12);
-    out47[i] = fw::convert<float>(v47);
-    if (inside) side.s48[i] = fw::mad(v46, row.v12, side.s48[i]);
+    const float v25 = fw::sub(1.0f, v22);
+    const float v26 = fw::mul(v21, v25);
+    const float v27 = fw::add(v26, 1.0f);
+    const float v28 = fw::mul(v23, v27);
+    const float v29 = fw::mul(v28, v20);
+    const float v30 = fw::mul(v29, v18);
+    const float v31 = fw::sub(1.0f, v18);
+    const float v32 = fw::mul(v17, v31);
+    const float v33 = fw::add(v32, 1.0f);
+    const float v34 = fw::mul(v30, v33);
+    const float v35 = fw::mul(v34, v14);
+    const float v42 = fw::mul(v7, row.v41);
+    const float v43 = fw::sub(v35, v42);
+    const float v45 = fw::sub(v43, row.v44);
+    const float v46 = fw::mul(v45, row.v12);
+    out46[i] = fw::convert<float>(v46);
+    if (inside) side.s47[i] = fw::mad(v45, row.v12, side.s47[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out47);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out46);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2793,7 +2790,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
@@ -2839,7 +2836,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase0(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2901,7 +2898,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase1(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2969,7 +2966,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase2(const Args a) {
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
@@ -2994,7 +2991,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_merge0(const Args a) {
   fw::follow_last_launch();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index first = static_cast<index>(fw::block_index() << a.lane_bits);
   const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
   Sums0 sums;
@@ -3012,7 +3009,7 @@ struct SideSum {
   FW_FN void merge(const SideSum& other) { value += other.value; }
   FW_FN SideSum exchanged(fw::u32 offset) const { return {fw::shuffle_xor(value, offset)}; }
 };
-FW_FN void side_48(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_47(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3042,7 +3039,7 @@ FW_FN void side_48(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[9])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_50(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_49(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3072,7 +3069,7 @@ FW_FN void side_50(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[10])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_50(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3102,7 +3099,7 @@ FW_FN void side_51(const Args& a, const fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[11])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_53(const Args& a, const fw::Team& team, index output) {
+FW_FN void side_52(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3135,14 +3132,14 @@ FW_FN void side_53(const Args& a, const fw::Team& team, index output) {
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_sides(const Args a) {
   fw::let_next_launch_begin();
-  const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results
+  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
   const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);
   switch (block / blocks) {
-    case 0: side_48(a, team, output); break;
-    case 1: side_50(a, team, output); break;
-    case 2: side_51(a, team, output); break;
-    case 3: side_53(a, team, output); break;
+    case 0: side_47(a, team, output); break;
+    case 1: side_49(a, team, output); break;
+    case 2: side_50(a, team, output); break;
+    case 3: side_52(a, team, output); break;
   }
 }
 '''
@@ -3975,8 +3972,8 @@ FW_FN void cluster_wait() {
 }
 
 FW_FN void cluster_barrier() {
-  cluster_arrive(FW_LINE);
-  cluster_wait(FW_LINE);
+  cluster_arrive();
+  cluster_wait();
 }
 
 // The same place in the shared memory of another block.
@@ -4167,6 +4164,94 @@ FW_FN void copy_async_wait() {
 #endif
 }
 
+#if FW_SM90
+// ---------------------------------------------------------------- barriers in shared memory, bulk copies (sm_90)
+
+// A phase ends when `arrivals` threads have arrived and all the bytes that were announced are there. The first phase
+// has parity 0. One thread initialises, then mbarrier_fence(), then a barrier() of the block.
+FW_FN void mbarrier_init(u64* barrier, u32 arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes initialised barriers known to the copy engine.
+FW_FN void mbarrier_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Orders this thread's own writes to shared memory before what the copy engine does next.
+FW_FN void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+FW_FN void mbarrier_arrive(u64* barrier) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Announces bytes of bulk copies, and arrives.
+FW_FN void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
+  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
+               "r"(bytes)
+               : "memory");
+}
+
+// Announces bytes without arriving.
+FW_FN void mbarrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Whether the phase of this parity has ended; may wait a while for it.
+FW_FN bool mbarrier_try_wait(u64* barrier, u32 parity) {
+  u32 done;
+  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+               : "=r"(done)
+               : "r"(shared_address(barrier)), "r"(parity)
+               : "memory");
+  return done != 0;
+}
+FW_FN void mbarrier_wait(u64* barrier, u32 parity) {
+  while (!mbarrier_try_wait(barrier, parity)) {
+  }
+}
+
+// The same, for what other blocks of the cluster store.
+FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity) {
+  u32 done = 0;
+  while (done == 0)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+}
+
+// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
+// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
+// of the cluster.
+template <u32 N>
+FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank) {
+  u32 to, there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
+#pragma unroll
+  for (u32 i = 0; i < N; ++i)
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
+                                                                                                                16 * i),
+        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
+        : "memory");
+}
+
+// A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
+// Called by one thread.
+FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+#endif  // FW_SM90
+
 }  // namespace fw
 '''
 
@@ -4301,6 +4386,9 @@ FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1);
 struct Team {
   u32 row, thread, lane;
   u32 bits, lane_bits, cluster_bits;
+  // Of a cluster: two buffers where its blocks leave their sums for each other, and how often they have.
+  char* buffers;
+  u32 buffer_bytes, exchanges;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
@@ -4315,6 +4403,8 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   team.bits = team_bits;
   team.lane_bits = lane_bits;
   team.cluster_bits = cluster_bits;
+  team.buffers = nullptr;
+  team.buffer_bytes = team.exchanges = 0;
   const u32 bits = team.bits_in_block();
   team.lane = t & ((1u << lane_bits) - 1);
   team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
@@ -4348,17 +4438,40 @@ FW_FN T over_row(T sum, T elements) {
   return div(sum, count_of(elements));
 }
 
-// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
-// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
-// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
-// merge(const S&) and exchanged(offset).
 template <class S>
 struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
   S sums;
 };
 
+// A block that has got what the others sent may end: they wait for what it sent.
 template <class S>
-FW_FN void reduce(const Team& team, S& sums) {
+FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
+#if FW_SM90
+  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
+  ++team.exchanges;
+  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
+  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
+  union {
+    u32 words[pieces * 4];
+    S sums;
+  } sent = {};
+  sent.sums = sums;
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
+  mbarrier_wait_cluster(arrived, parity);
+  sums = slots->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
+#endif
+}
+
+// Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
+// the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
+// cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
+// merge(const S&) and exchanged(offset).
+template <class S>
+FW_FN void reduce(Team& team, S& sums) {
   const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
   for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
@@ -4376,18 +4489,10 @@ FW_FN void reduce(const Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-    slots += rows * width;
+  } else if (team.cluster_bits != 0) {
+    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits == 0) return;
-  const Slot<S>* from = slots + team.lane;
-  cluster_wait();  // whoever still reads the slots of the last reduction
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
-  cluster_arrive();
-  cluster_wait();
-  sums = from->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
-  cluster_arrive();
+  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 // What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave
@@ -4798,7 +4903,9 @@ class CudaRules {
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
   // take registers, too.
-  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
+  int held_columns(int vector) const { return std::min(vector, 4); }
+  // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
+  LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
@@ -4889,13 +4996,19 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   return choice;
 }
 
+inline LaunchChoice CudaRules::in_registers(int vector) const {
+  LaunchChoice choice;
+  choice.vector = held_columns(vector);
+  choice.items = code_.cuda.items[0] * (choice.vector > 1 ? 1 : held_columns(widest_));
+  choice.threads = 512;
+  choice.lanes = std::min(64 / choice.vector, 32);
+  return choice;
+}
+
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice;
-  choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0];
-  choice.lanes = 32;
+  LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
   choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
@@ -4999,7 +5112,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
 // lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
@@ -5009,9 +5122,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots =
-      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
-  return static_cast<uint32_t>(largest * slots);
+  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  return static_cast<uint32_t>(largest * slots + exchange);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -5166,7 +5279,7 @@ inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const 
     // Single elements are the exception: the variants that the rule takes serve all sizes.
     bool by_rule = n == items[0] || n == 0;
     if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
   }
   return result;
 }

@@ -68,6 +68,7 @@ class CudaEmitter : Emitter {
   // ---- kernels: cuda_entry.cpp -----------------------------------------------------------------------------
 
   void write_pointwise_entry();
+  std::string names_of_sums() const;
   void write_held_entry();
   void by_way_of_arrival(const std::function<void()>& in_shared_memory, const std::function<void()>& in_registers);
   // Of a row that a thread holds.

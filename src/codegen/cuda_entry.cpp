@@ -217,8 +217,8 @@ void CudaEmitter::write_arrivals() {
   by_way_of_arrival(
       [&] {
         write_place("next", "turn + 1");
-        write_load_row("next", "next.live && team.thread == 0");
         if (is_column()) return;
+        write_load_row("next", "next.live && team.thread == 0");
         line("fw::copy_async_wait<FW_DEPTH - 1>();");
         over_items({take_item()});
         write_ask("later", "turn + FW_DEPTH");
@@ -253,6 +253,14 @@ void CudaEmitter::write_arrival_of_group() {
   close();
 }
 
+// All that a team reduces.
+std::string CudaEmitter::names_of_sums() const {
+  std::string names;
+  for (int p = 0; p < nest().stages; ++p)
+    if (!reduces_in(p).empty()) names += (names.empty() ? "Sums" : ", Sums") + to_string(p);
+  return names;
+}
+
 // Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
 // team works on a row the next ones are on their way.
 void CudaEmitter::write_held_entry() {
@@ -266,16 +274,17 @@ void CudaEmitter::write_held_entry() {
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
   line("fw::follow_last_launch();");
   // Columns in registers may be those of several blocks together.
-  line("const fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
+  line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
        is_column() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
-  if (is_column()) line("fw::begin_cluster(team);");
+  if (is_column()) line("fw::begin_cluster<", names_of_sums(), ">(team, fw::shared_memory() + a.ahead);");
   line("const index elements = fw::held_elements(a.elements);");
   if (is_column()) {
-    line("constexpr int GROUP = ITEMS / 8;  // vectors that are waited for at a time");
+    line("constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time");
     line("const index held = fw::items_of_thread(team, elements);");
   }
   write_team_part();
   write_first_arrivals();
+  if (is_column()) line("fw::join_cluster(team);");
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -306,13 +315,14 @@ void CudaEmitter::write_held_entry() {
     line("stage_", id, "(a, row, ", place_of_item(), ", x[item], f, kept[item], inside, sums", id, side, ");");
     close();
     if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
+    // Those of the next columns: in the first pass, where a thread holds the most, they would take registers.
+    if (p == 0 && is_column()) write_load_row("next", "next.live && team.thread == 0");
     line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
   }
   line("row = next;");
   if (is_column()) line("row_items = next_items;");
   close();
   write_team_end(true);
-  if (is_column()) line("fw::end_cluster(team);");
   close();
 }
 
@@ -321,7 +331,7 @@ void CudaEmitter::write_walking_entry() {
   std::string side = has_sides() ? ", once, total" : "";
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
   line("fw::follow_last_launch();");
-  line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   write_team_part();
   if (has_sides()) {
     line("Total total;");
@@ -379,7 +389,7 @@ void CudaEmitter::write_merge_entry(int p) {
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_merge", id, "(const Args a)");
   line("fw::follow_last_launch();");
-  line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   line("const index first = static_cast<index>(fw::block_index() << a.lane_bits);");
   line(
       "const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);");
@@ -411,7 +421,7 @@ void CudaEmitter::write_phase_entry(int p) {
   const bool last = p == nest().stages;
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_phase", id, "(const Args a)");
-  line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   // Every other pass begins where the one before it ended, in the order of its blocks and within each: what was read
   // last is still in the L2 cache.
   line("const index block = static_cast<index>(",
@@ -521,7 +531,7 @@ void CudaEmitter::write_sides_entry() {
       if (nest().inner >= 0) loops.push_back(nest().inner);
     }
     for (int a : loops) (varies(step(s), a) ? kept : rest).push_back(a);
-    open("FW_FN void side_", to_string(s), "(const Args& a, const fw::Team& team, index output)");
+    open("FW_FN void side_", to_string(s), "(const Args& a, fw::Team& team, index output)");
     line("index from = 0, to = 0, outputs = 1;");
     line("index left = output;");
     for (size_t k = kept.size(); k-- > 0;) {
@@ -566,7 +576,7 @@ void CudaEmitter::write_sides_entry() {
   line("}  // namespace");
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "_sides(const Args a)");
   line("fw::let_next_launch_begin();");
-  line("const fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results");
+  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results");
   line("const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());");
   line("const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);");
   open("switch (block / blocks)");

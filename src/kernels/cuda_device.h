@@ -422,6 +422,42 @@ FW_FN void mbarrier_wait(u64* barrier, u32 parity FW_AND_CALLER) {
   }
 }
 
+// The same, for what other blocks of the cluster store.
+FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity FW_AND_CALLER) {
+#ifdef FW_EMULATOR
+  mbarrier_wait(barrier, parity FW_AND_LINE);
+#else
+  u32 done = 0;
+  while (done == 0)
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(shared_address(barrier)), "r"(parity)
+        : "memory");
+#endif
+}
+
+// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
+// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
+// of the cluster.
+template <u32 N>
+FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank FW_AND_CALLER) {
+#ifdef FW_EMULATOR
+  for (u32 i = 0; i < N; ++i) fwemu::store_async(static_cast<char*>(own) + 16 * i, words + 4 * i, barrier, rank, line);
+#else
+  u32 to, there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
+#pragma unroll
+  for (u32 i = 0; i < N; ++i)
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
+                                                                                                                16 * i),
+        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
+        : "memory");
+#endif
+}
+
 // A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
 // Called by one thread.
 FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier FW_AND_CALLER) {

@@ -178,6 +178,9 @@ FW_FN u32 rank_in_cluster(u32 bits) { return block_index() & ((1u << bits) - 1);
 struct Team {
   u32 row, thread, lane;
   u32 bits, lane_bits, cluster_bits;
+  // Of a cluster: two buffers where its blocks leave their sums for each other, and how often they have.
+  char* buffers;
+  u32 buffer_bytes, exchanges;
   FW_FN u32 threads() const { return 1u << bits; }
   FW_FN u32 lanes() const { return 1u << lane_bits; }
   FW_FN u32 bits_in_block() const { return bits - cluster_bits; }
@@ -191,18 +194,13 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   team.bits = team_bits;
   team.lane_bits = lane_bits;
   team.cluster_bits = cluster_bits;
+  team.buffers = nullptr;
+  team.buffer_bytes = team.exchanges = 0;
   const u32 bits = team.bits_in_block();
   team.lane = t & ((1u << lane_bits) - 1);
   team.thread = ((t >> lane_bits) & ((1u << bits) - 1)) + (team.block() << bits);
   team.row = t >> (lane_bits + bits);
   return team;
-}
-// A team that is spread over a cluster says so before its first reduction, and when it has ended its last.
-FW_FN void begin_cluster(const Team& team) {
-  if (team.cluster_bits != 0) cluster_arrive();
-}
-FW_FN void end_cluster(const Team& team) {
-  if (team.cluster_bits != 0) cluster_wait();
 }
 
 #if FW_ITEMS > 0
@@ -237,16 +235,68 @@ FW_FN T over_row(T sum, T elements) {
   return div(sum, count_of(elements));
 }
 
+template <class S>
+struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
+  S sums;
+};
+
+// The blocks of a cluster exchange their sums through two buffers in turn, each with a barrier that counts what
+// arrives. A block sends when all of its threads have done with the exchange before, and needs what all blocks sent to
+// end one: nobody leaves sums in a buffer while another still reads it, and nothing else holds the blocks together. A
+// barrier of the cluster would wait for all that a thread has stored and asked for.
+template <class... Sums>
+FW_FN constexpr u32 widest_slot() {
+  u32 most = 16;
+  ((most = sizeof(Slot<Sums>) > most ? static_cast<u32>(sizeof(Slot<Sums>)) : most), ...);
+  return most;
+}
+// The buffers and their barriers are the last of the shared memory before `end`.
+template <class... Sums>
+FW_FN void begin_cluster([[maybe_unused]] Team& team, [[maybe_unused]] char* end) {
+#if FW_SM90
+  if (team.cluster_bits == 0) return;
+  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
+  team.buffers = end - 16 - 2 * team.buffer_bytes;
+  if (thread_index() == 0) {
+    for (u32 i = 1; i <= 2; ++i) mbarrier_init(reinterpret_cast<u64*>(end) - i, 1);
+    mbarrier_fence();
+  }
+  cluster_arrive();
+#endif
+}
+// Before the first exchange: the barriers of all blocks are there.
+FW_FN void join_cluster(const Team& team) {
+  if (team.cluster_bits != 0) cluster_wait();
+}
+// A block that has got what the others sent may end: they wait for what it sent.
+template <class S>
+FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
+#if FW_SM90
+  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
+  ++team.exchanges;
+  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
+  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
+  union {
+    u32 words[pieces * 4];
+    S sums;
+  } sent = {};
+  sent.sums = sums;
+  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
+    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
+  mbarrier_wait_cluster(arrived, parity);
+  sums = slots->sums;
+  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
+#endif
+}
+
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
 // cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
 // merge(const S&) and exchanged(offset).
 template <class S>
-struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies of it are of what it holds
-  S sums;
-};
-template <class S>
-FW_FN void reduce(const Team& team, S& sums) {
+FW_FN void reduce(Team& team, S& sums) {
   const u32 span = 1u << (team.bits_in_block() + team.lane_bits), width = team.lanes();
   for (u32 offset = width; offset < span && offset < warp_size; offset *= 2) sums.merge(sums.exchanged(offset));
   Slot<S>* slots = reinterpret_cast<Slot<S>*>(shared_memory());
@@ -264,18 +314,10 @@ FW_FN void reduce(const Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-    slots += rows * width;
+  } else if (team.cluster_bits != 0) {
+    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits == 0) return;
-  const Slot<S>* from = slots + team.lane;
-  cluster_wait();  // whoever still reads the slots of the last reduction
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    cluster_pointer(slots + (team.block() * width + team.lane), block)->sums = sums;
-  cluster_arrive();
-  cluster_wait();
-  sums = from->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(from[block * width].sums);
-  cluster_arrive();
+  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 // What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave

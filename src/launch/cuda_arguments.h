@@ -60,7 +60,7 @@ inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const 
     // Single elements are the exception: the variants that the rule takes serve all sizes.
     bool by_rule = n == items[0] || n == 0;
     if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, n, false, {}});
+    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
   }
   return result;
 }

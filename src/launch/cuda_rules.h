@@ -142,7 +142,9 @@ class CudaRules {
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
   // take registers, too.
-  int held_columns(int vector) const { return std::max(std::min(vector, widest_ / 2), 1); }
+  int held_columns(int vector) const { return std::min(vector, 4); }
+  // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
+  LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;

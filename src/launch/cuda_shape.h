@@ -59,13 +59,19 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   return choice;
 }
 
+inline LaunchChoice CudaRules::in_registers(int vector) const {
+  LaunchChoice choice;
+  choice.vector = held_columns(vector);
+  choice.items = code_.cuda.items[0] * (choice.vector > 1 ? 1 : held_columns(widest_));
+  choice.threads = 512;
+  choice.lanes = std::min(64 / choice.vector, 32);
+  return choice;
+}
+
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice;
-  choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0];
-  choice.lanes = 32;
+  LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
   choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
   if (plan(c, choice)) {
@@ -169,7 +175,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   return h;
 }
 
-// Slots of fw::reduce: one for each warp and lane of a team in its block, and one for each block of its cluster and
+// Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
 // lane, as large as the largest Sums, or as Total.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   if (c.team * c.lanes <= 32) return 0;
@@ -179,9 +185,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = ceil_div(largest, 16) * 16;
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots =
-      (c.lanes < 32 ? in_block / 32 * c.lanes : in_block) + (c.spread() > 1 ? c.cluster * c.lanes : 0);
-  return static_cast<uint32_t>(largest * slots);
+  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  return static_cast<uint32_t>(largest * slots + exchange);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {

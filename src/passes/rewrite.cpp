@@ -232,20 +232,26 @@ bool is_bounded(const Graph& graph, Value v) {
 
 // y + y r = y (1 + r), where y is itself a product: what a term and a multiple of it share is multiplied once. The
 // gradient of x s(x) is such a sum: with s' = s (1 - s) it is g s + g x s (1 - s). Where r is a product, no more than
-// one of its factors may be large, so that it is not when y r is not.
+// one of its factors may be large, so that it is not when y r is not; x is one factor, even where it is a product.
 Value term_joins_its_multiple(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
   if (node.op != Op::add || !is_float(node.type.dtype)) return -1;
   const Graph& graph = b.graph();
   constexpr size_t most_factors = 16;
+  Operands whole;  // that need not be factored: they are at hand
   auto factor = [&](auto&& self, Value v, Operands& factors) -> void {
     const Node& product = graph[v];
-    if (product.op != Op::mul || factors.size() > most_factors) return factors.push_back(v);
+    const bool at_hand = std::find(whole.begin(), whole.end(), v) != whole.end();
+    if (product.op != Op::mul || at_hand || factors.size() > most_factors) return factors.push_back(v);
     for (Value operand : product.operands) self(self, operand, factors);
   };
   for (size_t i : {size_t{0}, size_t{1}}) {
     const Value term = operands[i], multiple = operands[1 - i];
     if (graph.shape(term) != node.type.shape || uses(before, node.operands[1 - i]) > 1) continue;
-    Operands shared, rest;
+    Operands all_factors, shared, rest;
+    whole.clear();
+    factor(factor, term, all_factors);
+    for (Value f : all_factors)
+      if (is_bounded(graph, f)) whole.insert(whole.end(), graph[f].operands.begin(), graph[f].operands.end());
     factor(factor, term, shared);
     factor(factor, multiple, rest);
     if (shared.size() < 2 || shared.size() > most_factors || rest.size() > most_factors) continue;

@@ -72,26 +72,26 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       break;
     case LoopNest::Kind::column:
       if (first.items != 0) {
-        for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = items; });
+        const auto as_many = [&](int items) { return first.items * items / code_.cuda.items[0]; };  // of any width
+        for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = as_many(items); });
         for (int items : code_.cuda.items)
-          but([&](LaunchChoice& o) { o.items = items, o.threads = first.threads / 2; });
+          but([&](LaunchChoice& o) { o.items = as_many(items), o.threads = first.threads / 2; });
         add({.vector = call.widest, .threads = 128, .lanes = 16, .split = 1});
         // Together blocks have room for more columns side by side: whole lines of memory, where one alone reads parts.
         if (lanes * first.vector < 32) {
           but([&](LaunchChoice& o) { o.cluster = 2; });
           but([&](LaunchChoice& o) { o.cluster = 4, o.threads = first.threads / 2; });
         }
-        for (int lanes : {16, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
+        for (int less : {2, 4}) but([&](LaunchChoice& o) { o.lanes = first.lanes / less; });
       } else {
         for (int lanes : {32, 8}) but([&](LaunchChoice& o) { o.lanes = lanes; });
         for (int scale : {-1, 1}) but([&](LaunchChoice& o) { o.scale = scale; });
         but([&](LaunchChoice& o) { o.threads = 256; });
-        for (int cluster : {1, 2, 4})
-          add({.vector = held_columns(call.widest),
-               .items = code_.cuda.items[0],
-               .threads = 512,
-               .lanes = 32,
-               .cluster = cluster});
+        for (int cluster : {1, 2, 4}) {
+          LaunchChoice held = in_registers(call.widest);
+          held.cluster = cluster;
+          add(held);
+        }
       }
       break;
   }

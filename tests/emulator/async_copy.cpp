@@ -62,13 +62,16 @@ void Block::copy_async_wait(size_t groups) {
 
 // ---- mbarrier ----
 
+std::optional<size_t> Block::mbarrier_at(const uint64_t* barrier) const {
+  const uint64_t index = *barrier ^ mbarrier_mark;
+  return index < mbarriers_.size() && mbarriers_[index].address == barrier ? std::optional(index) : std::nullopt;
+}
+
 size_t Block::find_mbarrier(uint64_t* barrier, int line) {
   check_shared(barrier, 8, 8, line);
-  const uint64_t index = *barrier ^ mbarrier_mark;
-  if (index >= mbarriers_.size() || mbarriers_[index].address != barrier) {
-    fail("there is no initialised mbarrier here, or it was overwritten", line);
-  }
-  return index;
+  const std::optional<size_t> index = mbarrier_at(barrier);
+  if (!index) fail("there is no initialised mbarrier here, or it was overwritten", line);
+  return *index;
 }
 
 void Block::mbarrier_init(uint64_t* barrier, unsigned arrivals, int line) {
@@ -108,6 +111,9 @@ bool Block::mbarrier_try_wait(uint64_t* barrier, unsigned parity, int line) {
   for (size_t i = bulk_copies_.size(); i-- > 0 && !ended();) {
     if (bulk_copies_[i].mbarrier == index) deliver(i);
   }
+  for (size_t i = stores_.size(); i-- > 0 && !ended();) {
+    if (stores_[i].mbarrier == index) deliver_store(i);
+  }
   if (ended()) return true;
   current_->wait = Wait::mbarrier;
   current_->line = line;
@@ -133,6 +139,14 @@ void Block::deliver(size_t bulk_copy) {
   bulk_copies_.erase(bulk_copies_.begin() + static_cast<ptrdiff_t>(bulk_copy));
   copy_now(done.copy);
   mbarriers_[done.mbarrier].bytes -= done.copy.bytes;
+  end_phase_if_complete(mbarriers_[done.mbarrier]);
+}
+
+void Block::deliver_store(size_t store) {
+  const Store done = stores_[store];
+  stores_.erase(stores_.begin() + static_cast<ptrdiff_t>(store));
+  std::memcpy(done.to, done.words.data(), sizeof done.words);
+  mbarriers_[done.mbarrier].bytes -= sizeof done.words;
   end_phase_if_complete(mbarriers_[done.mbarrier]);
 }
 

@@ -61,6 +61,8 @@ const Runtime Block::runtime = {
     .cluster_wait = [](int line) { running_block->cluster_wait(line); },
     .cluster_pointer = [](void* own, unsigned rank,
                           int line) { return running_block->cluster_pointer(own, rank, line); },
+    .store_async = [](void* own, const unsigned* words, unsigned long long* barrier, unsigned rank,
+                      int line) { running_block->store_async(own, words, (uint64_t*)barrier, rank, line); },
 };
 
 // ---- a block from its start to its end ----
@@ -79,6 +81,7 @@ void Block::begin(Launch& launch, Cluster& cluster, uint64_t index) {
   if (watches_races_) races_.begin_block(request.shared_bytes, (count + 31) / 32);
   mbarriers_.clear();
   bulk_copies_.clear();
+  stores_.clear();
 
   const Index block = {static_cast<unsigned>(index % grid.x), static_cast<unsigned>(index / grid.x % grid.y),
                        static_cast<unsigned>(index / grid.x / grid.y)};
@@ -125,6 +128,10 @@ void Block::check_end() {
   if (!bulk_copies_.empty()) {
     launch_->report(
         place, "it ended while a bulk copy was under way that began at " + launch_->quote(bulk_copies_[0].copy.line));
+  }
+  if (!stores_.empty()) {
+    launch_->report(place,
+                    "it ended while a store of another block was under way, from " + launch_->quote(stores_[0].line));
   }
 }
 

@@ -2,8 +2,10 @@
 // One block of threads: a fiber for each of them, run one at a time by one thread of the system. A fiber runs until it
 // has to wait; then another that can run is drawn at random. So a value that is read without a barrier is read before
 // it was written, for some thread and some seed.
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,6 +90,12 @@ class Block {
     AsyncCopy copy;
     size_t mbarrier;
   };
+  struct Store {  // of another block of the cluster
+    char* to;
+    std::array<unsigned, 4> words;
+    size_t mbarrier;
+    int line;
+  };
 
   // block.cpp
   [[noreturn]] static void fiber_main();
@@ -113,6 +121,7 @@ class Block {
   void copy_async(void* shared, const void* global, unsigned bytes, unsigned valid, int line);
   void copy_async_wait(size_t groups);
   void copy_now(const AsyncCopy& copy);
+  std::optional<size_t> mbarrier_at(const uint64_t* barrier) const;
   size_t find_mbarrier(uint64_t* barrier, int line);
   void mbarrier_init(uint64_t* barrier, unsigned arrivals, int line);
   void mbarrier_arrive(uint64_t* barrier, int line);
@@ -121,11 +130,13 @@ class Block {
   void end_phase_if_complete(Mbarrier& barrier);
   void copy_bulk(void* shared, const void* global, unsigned bytes, uint64_t* barrier, int line);
   void deliver(size_t bulk_copy);
+  void deliver_store(size_t store);
 
   // cluster.cpp
   void cluster_arrive(int line);
   void cluster_wait(int line);
   void* cluster_pointer(void* own, unsigned rank, int line);
+  void store_async(void* own, const unsigned* words, uint64_t* barrier, unsigned rank, int line);
 
   // races.cpp
   void note_access(const void* p, unsigned bytes, bool write, const void* code, int line, unsigned thread);
@@ -148,6 +159,7 @@ class Block {
 
   std::vector<Mbarrier> mbarriers_;
   std::vector<BulkCopy> bulk_copies_;  // under way
+  std::vector<Store> stores_;          // to this block, under way
 };
 
 // "threads 0-31, 40"

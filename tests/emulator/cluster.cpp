@@ -1,5 +1,7 @@
 #include "emulator/cluster.h"
 
+#include <cstring>
+
 namespace fwemu {
 
 void Cluster::run(Launch& launch, uint64_t index) {
@@ -91,6 +93,19 @@ void* Block::cluster_pointer(void* own, unsigned rank, int line) {
   const Block& other = cluster_->block(rank);
   if (other.live_ == 0) fail("reaches into the shared memory of a block that has ended", line);
   return other.shared_.data() + (static_cast<char*>(own) - shared_.data());
+}
+
+// Arrives as late as the other block can tell: when it waits for it. Until then nothing of it is there.
+void Block::store_async(void* own, const unsigned* words, uint64_t* barrier, unsigned rank, int line) {
+  check_shared(own, 16, 16, line);
+  check_shared(barrier, 8, 8, line);
+  auto* to = static_cast<char*>(cluster_pointer(own, rank, line));
+  Block& other = cluster_->block(rank);
+  const auto index = other.mbarrier_at(static_cast<uint64_t*>(cluster_pointer(barrier, rank, line)));
+  if (!index) fail("there is no initialised mbarrier in block " + std::to_string(rank) + " of the cluster", line);
+  other.stores_.push_back({to, {words[0], words[1], words[2], words[3]}, *index, line});
+  std::memset(to, poison, 16);
+  if (!other.mbarriers_[*index].waiting.empty()) other.deliver_store(other.stores_.size() - 1);
 }
 
 }  // namespace fwemu

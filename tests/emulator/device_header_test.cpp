@@ -78,6 +78,12 @@ extern "C" __global__ void __launch_bounds__(256) everything(const __grid_consta
   mbarrier_wait(full, 0);
   barrier();  // the next phase may not end before all have seen this one's end
   if (thread_index() == 0) mbarrier_arrive(full);
+  u32 words[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  if (thread_index() == 0) {
+    mbarrier_arrive_expect(full, 32);
+    store_async<2>(s, words, full, 0);
+  }
+  mbarrier_wait_cluster(full, 0);
 #endif
   store_vector<4>(a.y + 4 * i, c);
   const Division q = divide(i, a.divider);

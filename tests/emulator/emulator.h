@@ -82,6 +82,9 @@ template <class T>
 inline T* cluster_pointer(T* own, unsigned rank, int line) {
   return static_cast<T*>(runtime->cluster_pointer(own, rank, line));
 }
+inline void store_async(void* own, const unsigned* words, Mbarrier* b, unsigned rank, int line) {
+  runtime->store_async(own, words, b, rank, line);
+}
 inline unsigned to_tf32(unsigned bits) {  // nearest, ties away from zero; NaN and infinity stay
   return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
 }

@@ -49,6 +49,10 @@ class Faults : public ::testing::Test {
                   unsigned cluster = 1) {
     const Program program(text);
     EXPECT_EQ(program.log(), "");
+    return launch(program, blocks, threads, shared_bytes, cluster);
+  }
+  std::string launch(const Program& program, unsigned blocks, unsigned threads, unsigned shared_bytes,
+                     unsigned cluster) {
     return program.launch("k", blocks, threads, shared_bytes,
                           Arguments{x_.data(), out_.data(), static_cast<int>(x_.size())}, cluster);
   }
@@ -381,6 +385,64 @@ TEST_F(Faults, ABlockOfTheClusterThatHasEnded) {
     EXPECT_TRUE(diagnosis.empty() || found) << diagnosis;
   }
   EXPECT_TRUE(found);
+}
+
+// What a block sends to another by stores that a barrier counts.
+struct Sending {
+  bool waits_for_barriers = true, waits = true, in_turn = true, enough = true;
+  std::string text() const {
+    const std::string which = in_turn ? "(round & 1)" : "0", parity = in_turn ? "((round >> 1) & 1)" : "(round & 1)";
+    return on_shared(R"(
+  fw::u64* arrived = reinterpret_cast<fw::u64*>(s);
+  const unsigned t = fw::thread_index(), other = 1 - fw::block_index();
+  if (t == 0) {
+    fw::mbarrier_init(arrived, 1);
+    fw::mbarrier_init(arrived + 1, 1);
+  }
+)" + std::string(waits_for_barriers ? "  fw::cluster_arrive();\n  fw::cluster_wait();\n" : "") +
+                     R"(
+  float sum = 0;
+  for (unsigned round = 0; round < 8; ++round) {
+    fw::u32* slot = reinterpret_cast<fw::u32*>(s) + 4 + )" +
+                     which + R"( * 4;
+    fw::barrier();
+    if (t == 0) {
+      const fw::u32 words[4] = {0x3f800000u, 0, 0, 0};
+      fw::mbarrier_arrive_expect(arrived + )" +
+                     which + ", " + (enough ? "16" : "32") + R"();
+      fw::store_async<1>(slot, words, arrived + )" +
+                     which + R"(, other);
+    }
+)" + (waits ? "    fw::mbarrier_wait_cluster(arrived + " + which + ", " + parity + ");\n" : "") +
+                     R"(
+    sum += *reinterpret_cast<float*>(slot);
+  }
+  a.out[fw::block_index() * 64 + t] = sum;
+)");
+  }
+};
+
+TEST_F(Faults, StoresIntoAnotherBlock) {
+  const auto wrong_of = [&](const Sending& sending, const std::vector<std::string>& words) {
+    int wrong = 0;
+    const Program program(sending.text());
+    EXPECT_EQ(program.log(), "");
+    for (unsigned seed = 1; seed <= 16; ++seed) {
+      const Seed scope(seed);
+      const std::string diagnosis = launch(program, 2, 64, 48, 2);
+      if (!diagnosis.empty()) {
+        expect_words(diagnosis, words);
+        ++wrong;
+      }
+      for (int i = 0; i < 128 && diagnosis.empty(); ++i) wrong += out_[i] == 8 ? 0 : 1;
+    }
+    return wrong;
+  };
+  EXPECT_EQ(wrong_of({}, {"none is expected"}), 0);
+  EXPECT_GT(wrong_of({.waits_for_barriers = false}, {"there is no initialised mbarrier in block"}), 0);
+  EXPECT_GT(wrong_of({.waits = false}, {"more than the 1 arrivals of this mbarrier"}), 0);
+  EXPECT_GT(wrong_of({.in_turn = false}, {"none is expected: numbers are wrong"}), 0);
+  EXPECT_GT(wrong_of({.enough = false}, {"nothing can run any more", "for an mbarrier at "}), 0);
 }
 
 }  // namespace

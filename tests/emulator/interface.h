@@ -58,6 +58,7 @@ struct Runtime {
   void (*cluster_arrive)(int line);
   void (*cluster_wait)(int line);
   void* (*cluster_pointer)(void* own, unsigned rank, int line);
+  void (*store_async)(void* own, const unsigned* words, unsigned long long* barrier, unsigned rank, int line);
 };
 
 // What the compiled text offers for each kernel, found as fwemu_kernel_NAME.

@@ -336,5 +336,60 @@ extern "C" __global__ void k(const Args a) {
   }
 }
 
+// Each block sends a number to all blocks of its cluster, six times: through two places in turn, by stores that
+// barriers count. Only the first exchange has a barrier of the cluster before it.
+TEST(Clusters, StoreIntoEachOther) {
+  const Program program(R"(
+namespace {
+struct Args {
+  float* out;
+  unsigned cluster;
+};
+}
+extern "C" __global__ void k(const Args a) {
+  fw::u64* arrived = reinterpret_cast<fw::u64*>(fw::shared_memory());
+  const unsigned rank = fw::block_index() % a.cluster, t = fw::thread_index();
+  if (t == 0) {
+    fw::mbarrier_init(arrived, 1);
+    fw::mbarrier_init(arrived + 1, 1);
+    fw::mbarrier_fence();
+  }
+  fw::cluster_arrive();
+  fw::cluster_wait();
+  float sum = 0;
+  for (unsigned round = 0; round < 6; ++round) {
+    fw::u32* slots = reinterpret_cast<fw::u32*>(fw::shared_memory()) + 4 + (round & 1) * a.cluster * 4;
+    fw::barrier();
+    if (t == 0) fw::mbarrier_arrive_expect(arrived + (round & 1), a.cluster * 16);
+    const fw::u32 words[4] = {fw::block_index(), round, 1, 2};
+    if (t < a.cluster) fw::store_async<1>(slots + rank * 4, words, arrived + (round & 1), t);
+    fw::mbarrier_wait_cluster(arrived + (round & 1), (round >> 1) & 1);
+    for (unsigned i = 0; i < a.cluster; ++i)
+      sum += slots[i * 4] * 8 + slots[i * 4 + 1] + slots[i * 4 + 2] * slots[i * 4 + 3];
+  }
+  a.out[fw::block_index() * 64 + t] = sum;
+}
+)");
+  ASSERT_EQ(program.log(), "");
+  struct {
+    float* out;
+    unsigned cluster;
+  } arguments;
+  for (unsigned cluster : {1u, 2u, 4u, 8u}) {
+    for (unsigned seed = 1; seed <= 8; ++seed) {
+      const Seed scope(seed);
+      const DeviceArray<float> out(16 * 64);
+      arguments = {out.data(), cluster};
+      ASSERT_EQ(program.launch("k", 16, 64, 16 + cluster * 32, arguments, cluster), "");
+      for (unsigned i = 0; i < 16 * 64; ++i) {
+        const unsigned first = i / 64 / cluster * cluster;
+        float expected = 0;
+        for (unsigned b = first; b < first + cluster; ++b) expected += 6 * (8 * static_cast<float>(b) + 2) + 15;
+        ASSERT_EQ(out[i], expected) << i << ", clusters of " << cluster << ", seed " << seed;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fwemu::testing

@@ -56,7 +56,18 @@ def cases(device: torch.device) -> dict:
                 place(showcase.make(n)).to(d),
                 [place(showcase.inputs(n)).to(d)],
             )
+    # Every way to launch what has the most of them, clusters of blocks among them.
+    for number in range(11):
+        found[f"columns, candidate {number}"] = lambda k=number: in_way(k, place(torch.nn.BatchNorm1d(40)), 1024, 40)
+        found[f"groups, candidate {number}"] = lambda k=number: in_way(k, place(torch.nn.GroupNorm(32, 256)), 600, 256)
     return found
+
+
+def in_way(number: int, norm: torch.nn.Module, *sizes: int) -> tuple:
+    from check import place
+
+    fusewright._core.force_candidate(number)
+    return torch.nn.Sequential(norm, torch.nn.SiLU()), [place(torch.randn(sizes))]
 
 
 def run(make) -> None:
@@ -66,6 +77,7 @@ def run(make) -> None:
     results = [y for y in pytree.tree_leaves(ours(*leaves)) if isinstance(y, torch.Tensor) and y.requires_grad]
     if results:
         torch.autograd.backward(results, [torch.ones_like(y) for y in results])
+    fusewright._core.force_candidate(-1)
 
 
 def main() -> int:

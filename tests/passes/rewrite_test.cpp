@@ -124,6 +124,19 @@ TEST_P(EveryRule, KeepsTheNumbers) {
     EXPECT_EQ(difference(after[i], before[i], 1e-12, 1e-12), "") << print(program.forward);
 }
 
+// What the swish is taken of is one factor, though it is a product of two that may be large.
+TEST(Rewrite, GradientOfSwishOfProduct) {
+  EXPECT_EQ(rewrites("graph(%a: f64[n, c], %b: f64[n, c], %g: f64[n, c]) { %x = mul(%a, %b) %s = sigmoid(%x) "
+                     "%1 = mul(%g, %s) %2 = mul(%g, %x) %k: f64[] = constant() {value = 1} %3 = sub(%k, %s) "
+                     "%4 = mul(%3, %s) %5 = mul(%2, %4) %6 = add(%1, %5) return %6 }"),
+            std::vector<std::string>{"term_joins_its_multiple"});
+  // The argument of another function is not.
+  EXPECT_EQ(
+      rewrites("graph(%a: f64[n, c], %b: f64[n, c], %g: f64[n, c], %y: f64[n, c]) { %x = mul(%a, %b) "
+               "%s = sigmoid(%y) %1 = mul(%g, %s) %2 = mul(%g, %x) %3 = mul(%2, %s) %4 = add(%1, %3) return %4 }"),
+      std::vector<std::string>{});
+}
+
 TEST(Rewrite, EveryRuleHasACase) {
   // The names stand in the source's table; a rule that is missing here is not tested.
   std::ifstream file(std::string(FUSEWRIGHT_SOURCE_DIR) + "/src/passes/rewrite.cpp");

@@ -212,12 +212,11 @@ needs_nvcc = pytest.mark.skipif(NVCC is None, reason="no nvcc")
 
 
 @needs_nvcc
-@pytest.mark.parametrize("name", [showcase.BATCH_NORM, showcase.CONV_TRANSPOSE])
+@pytest.mark.parametrize("name", NAMES)
 def test_cuda_compiles(name, cuda_texts, tmp_path):
     source = tmp_path / "kernels.cu"
     source.write_text(executed(cuda_texts[name])["_cuda_source"]())
-    target = "-gencode=arch=compute_80,code=sm_80"
-    command = [NVCC, "-std=c++17", "-O1", target, "--diag-suppress=177,550", "-c", source, "-o", tmp_path / "kernels.o"]
+    command = [NVCC, "-std=c++17", "-ptx", "-arch=compute_90a", "--diag-suppress=177,550", source, "-o", "/dev/null"]
     command += ["-ccbin", os.environ["CC"]] if "CC" in os.environ else []
     result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]

@@ -45,7 +45,7 @@ def kernel_prelude(texts: list[str], cuda: bool) -> tuple[str, str, str]:
 def _without_callers(text: str) -> str:
     """The emulator of our tests is told the line of a call; nobody else is."""
     text = re.sub(r"^#define FW_(AND_)?(CALLER|LINE)\b.*\n", "", text, flags=re.M)
-    return re.sub(r" FW_AND_(CALLER|LINE)\b|(?<=\()FW_CALLER\b", "", text)
+    return re.sub(r" FW_AND_(CALLER|LINE)\b|(?<=\()FW_(CALLER|LINE)\b", "", text)
 
 
 def _prelude_text(parts: list[Definition]) -> str:
