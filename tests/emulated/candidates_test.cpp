@@ -1,4 +1,7 @@
 // Every way to launch every kind of kernel gives the right results.
+#include <filesystem>
+#include <fstream>
+
 #include "runtime/cuda_launch.h"
 #include "support/emulator_counts.h"
 #include "support/execute.h"
@@ -139,6 +142,35 @@ TEST_F(Clusters, HoldColumnsTogether) {
     // Of forward and backward at least.
     EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << n << " x " << c;
   }
+}
+
+// Nothing is compiled for clusters where there are none.
+class BeforeSm90 : public Clusters {};
+TEST_F(BeforeSm90, HasNoTextForClusters) {
+  const char* architecture = std::getenv("FUSEWRIGHT_EMULATOR_ARCHITECTURE");
+  const char* folder = std::getenv("FUSEWRIGHT_EMULATOR_TEXTS");
+  if (!architecture || std::string(architecture) != "80" || !folder) GTEST_SKIP() << "emulated/before_sm_90 runs this";
+  std::filesystem::remove_all(folder);
+  const Graph graph = parse("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }");
+  const std::vector<bool> wrt{true};
+  const auto executable = compile(graph, wrt);
+  std::mt19937 random(19);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 1024}, {"c", 40}}, random);
+  size_t most = 1;
+  for (wanted = 0; wanted < most; ++wanted) {
+    EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << wanted;
+    for (const auto& [kernel, count] : seen) most = std::max(most, count);
+  }
+  EXPECT_EQ(emulator_count("emulator_cluster_launches"), 0u);
+  int alone = 0, together = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    alone += text.find("#define FW_CLUSTER 0") != std::string::npos;
+    together += text.find("#define FW_CLUSTER 1") != std::string::npos;
+  }
+  EXPECT_GE(alone, 6);  // three numbers of items, forward and backward
+  EXPECT_EQ(together, 0);
 }
 
 // Sums on the side that the blocks of a cluster add up: into buffers, or into the results themselves. In any order of
