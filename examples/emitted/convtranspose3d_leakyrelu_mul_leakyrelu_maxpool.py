@@ -2293,7 +2293,8 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
 inline LaunchChoice CudaRules::in_registers(int vector) const {
   LaunchChoice choice;
   choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0] * (choice.vector > 1 ? 1 : held_columns(widest_));
+  choice.items = code_.cuda.items[0];
+  if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
   choice.lanes = std::min(64 / choice.vector, 32);
   return choice;
@@ -2532,8 +2533,8 @@ inline uint32_t bits(int64_t power) {
 // Graphs take launches that overlap since 12.3.
 inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
 
-// Blocks that may form a cluster, wherever they run.
-inline uint32_t largest_cluster(int architecture) { return architecture >= 9 ? 8 : 1; }
+// Blocks that may form a cluster, wherever they run. NVRTC knows what they send one another (st.async) since 12.1.
+inline uint32_t largest_cluster(int architecture, int nvrtc) { return architecture >= 9 && nvrtc >= 12010 ? 8 : 1; }
 
 // What of the operands decides how a call is launched, beside their sizes: dtype, alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {

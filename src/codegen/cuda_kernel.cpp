@@ -125,7 +125,13 @@ void CudaEmitter::describe() {
 std::vector<int> CudaEmitter::items() const {
   // The taps of a window are many loads already, and its lines are short.
   if (!has_rows()) return {nest().has_window ? 1 : 2};
-  if (is_column()) return held_bytes() > 4 ? std::vector<int>{8, 4} : std::vector<int>{8, 16, 4};
+  if (is_column()) {
+    int64_t widest = 0;
+    for (int s = 0; s < count(); ++s)
+      if (inner_varying(s) && (is_element_load(s) || step(s).stored)) widest = std::max(widest, size_of(dtype(s)));
+    if (widest <= 2) return held_bytes() > 4 ? std::vector<int>{16, 8} : std::vector<int>{16, 32, 8};
+    return held_bytes() > 4 ? std::vector<int>{8, 4} : std::vector<int>{8, 16, 4};
+  }
   return held_bytes() > 16 ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2, 4, 8};
 }
 

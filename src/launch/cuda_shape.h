@@ -62,7 +62,8 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
 inline LaunchChoice CudaRules::in_registers(int vector) const {
   LaunchChoice choice;
   choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0] * (choice.vector > 1 ? 1 : held_columns(widest_));
+  choice.items = code_.cuda.items[0];
+  if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
   choice.lanes = std::min(64 / choice.vector, 32);
   return choice;

@@ -33,7 +33,7 @@ int resident_blocks(void* kernel, int device, LaunchShape shape) {
   return Runtime::instance().resident_blocks(kernel, device, shape);
 }
 
-int major_of_kernels(int device) { return Runtime::instance().major_of_kernels(device); }
+uint32_t largest_cluster(int device) { return Runtime::instance().largest_cluster(device); }
 
 void let_l2_forget(int device) { Runtime::instance().let_l2_forget(device); }
 

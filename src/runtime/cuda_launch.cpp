@@ -214,7 +214,7 @@ std::vector<std::string> CudaLauncher::sources(int device) const {
 void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device) {
   const cuda::Architecture architecture = loaded_->architecture = cuda::device(device).architecture;
   const std::vector<First> first = first_kernels(device);
-  const bool clusters = largest_cluster(cuda::major_of_kernels(device)) > 1;
+  const bool clusters = cuda::largest_cluster(device) > 1;
   for (size_t i = 0; i < first.size(); ++i) {
     for (const std::string& entry : entries(first[i])) modules[i]->kernel(entry, device);
     if (first[i].part == Part::all)
@@ -281,7 +281,7 @@ CudaLauncher::Call CudaLauncher::bind(int device, const std::vector<const Tensor
   c.processors = where.multiprocessors;
   c.shared_limit = where.shared_bytes;
   c.l2_bytes = where.l2_bytes;
-  c.largest_cluster = largest_cluster(cuda::major_of_kernels(device));
+  c.largest_cluster = cuda::largest_cluster(device);
   CudaRules::bind(c, geometry_.bind(operands, symbols), operands);
   return c;
 }

@@ -151,6 +151,10 @@ std::shared_ptr<Module> Runtime::obtain(const std::string& source, Architecture 
   return make(std::move(image));
 }
 
+uint32_t Runtime::largest_cluster(int device) {
+  return fusewright::largest_cluster(major_of_kernels(device), found().nvrtc->version_number());
+}
+
 void Runtime::launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,
                      void* stream) {
   Driver& driver = this->driver();
@@ -163,7 +167,7 @@ void Runtime::launch(void* kernel, const std::string& name, int device, LaunchSh
     fail_launch(name, device, shape, "a block has at most " + std::to_string(properties.shared_bytes) + " bytes");
   }
   const int major = major_of_kernels(device);
-  if (shape.cluster == 0 || shape.cluster > largest_cluster(major) || shape.blocks % shape.cluster != 0) {
+  if (shape.cluster == 0 || shape.cluster > largest_cluster(device) || shape.blocks % shape.cluster != 0) {
     fail_launch(name, device, shape, "there are no clusters of " + std::to_string(shape.cluster) + " blocks");
   }
   void* parameters[] = {const_cast<void*>(arguments)};

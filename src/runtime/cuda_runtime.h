@@ -48,6 +48,7 @@ class Runtime {
     driver();
     return found().majors[static_cast<size_t>(device)];
   }
+  uint32_t largest_cluster(int device);
 
   std::vector<std::shared_ptr<Module>> compile(const std::vector<std::string>& sources, Architecture architecture);
   KernelKey key_of(const std::string& source, Architecture architecture);

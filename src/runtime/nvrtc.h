@@ -67,7 +67,8 @@ class Nvrtc {
                                  const std::vector<std::string>& more = {}) const;
 
   std::string version() const { return std::to_string(major_) + "." + std::to_string(minor_); }
-  const std::string& identity() const { return identity_; }  // version, and size and time stamp of the file
+  int version_number() const { return 1000 * major_ + 10 * minor_; }  // as the driver has it
+  const std::string& identity() const { return identity_; }           // version, and size and time stamp of the file
 
  private:
   Nvrtc() = default;

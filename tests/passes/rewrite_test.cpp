@@ -130,7 +130,7 @@ TEST(Rewrite, GradientOfSwishOfProduct) {
                      "%1 = mul(%g, %s) %2 = mul(%g, %x) %k: f64[] = constant() {value = 1} %3 = sub(%k, %s) "
                      "%4 = mul(%3, %s) %5 = mul(%2, %4) %6 = add(%1, %5) return %6 }"),
             std::vector<std::string>{"term_joins_its_multiple"});
-  // The argument of another function is not.
+  // A product that no factor is computed from is not.
   EXPECT_EQ(
       rewrites("graph(%a: f64[n, c], %b: f64[n, c], %g: f64[n, c], %y: f64[n, c]) { %x = mul(%a, %b) "
                "%s = sigmoid(%y) %1 = mul(%g, %s) %2 = mul(%g, %x) %3 = mul(%2, %s) %4 = add(%1, %3) return %4 }"),

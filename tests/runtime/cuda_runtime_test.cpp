@@ -292,6 +292,16 @@ TEST_F(CudaRuntimeTest, LaunchesOfClusters) {
              "there are no clusters of 2 blocks");
 }
 
+TEST_F(CudaRuntimeTest, ClustersNeedANewerNvrtc) {
+  nvrtc.major = 12;
+  for (auto [minor, largest] : {std::pair{0, 1u}, {1, 8u}}) {
+    nvrtc.minor = minor;
+    Runtime runtime(options, cache);
+    EXPECT_EQ(runtime.largest_cluster(0), largest) << minor;
+    EXPECT_EQ(runtime.major_of_kernels(0), 9);
+  }
+}
+
 // Their text then has neither clusters nor waits for the launch before it.
 TEST_F(CudaRuntimeTest, KernelsForAnOlderArchitecture) {
   nvrtc.architectures = {80, 86};
