@@ -5239,9 +5239,6 @@ inline uint32_t bits(int64_t power) {
 // Graphs take launches that overlap since 12.3.
 inline bool launches_overlap(int architecture, int driver) { return architecture >= 9 && driver >= 12030; }
 
-// Blocks that may form a cluster, wherever they run. NVRTC knows what they send one another (st.async) since 12.1.
-inline uint32_t largest_cluster(int architecture, int nvrtc) { return architecture >= 9 && nvrtc >= 12010 ? 8 : 1; }
-
 // What of the operands decides how a call is launched, beside their sizes: dtype, alignment and strides.
 inline void add_places(std::vector<int64_t>& key, const std::vector<const Tensor*>& operands) {
   for (const Tensor* operand : operands) {

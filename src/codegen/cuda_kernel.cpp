@@ -129,8 +129,8 @@ std::vector<int> CudaEmitter::items() const {
     int64_t widest = 0;
     for (int s = 0; s < count(); ++s)
       if (inner_varying(s) && (is_element_load(s) || step(s).stored)) widest = std::max(widest, size_of(dtype(s)));
-    if (widest <= 2) return held_bytes() > 4 ? std::vector<int>{16, 8} : std::vector<int>{16, 32, 8};
-    return held_bytes() > 4 ? std::vector<int>{8, 4} : std::vector<int>{8, 16, 4};
+    const int half = widest > 2 ? 4 : 8;  // vectors of up to four: two bytes each take half the room of four
+    return held_bytes() > 4 ? std::vector<int>{2 * half, half} : std::vector<int>{2 * half, 4 * half, half};
   }
   return held_bytes() > 16 ? std::vector<int>{1, 2, 4} : std::vector<int>{1, 2, 4, 8};
 }

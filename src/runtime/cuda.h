@@ -71,7 +71,7 @@ void launch(void* kernel, const std::string& name, int device, LaunchShape shape
 
 // Blocks of this shape that a processor of the device works on at a time: 0 if one does not fit.
 int resident_blocks(void* kernel, int device, LaunchShape shape);
-uint32_t largest_cluster(int device);
+uint32_t largest_cluster(int device);  // blocks that may form one
 
 // A CUDA graph is being recorded on the stream (for the default stream: on one that waits for it, and so may not be
 // used).

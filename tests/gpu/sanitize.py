@@ -72,13 +72,15 @@ def in_way(number: int, norm: torch.nn.Module, *sizes: int) -> tuple:
 
 
 def run(make) -> None:
-    fn, inputs = make()
-    leaves = [x.requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x for x in inputs]
-    ours = fusewright.optimize(fn, strict=True, dynamic=True if any(isinstance(x, float) for x in leaves) else None)
-    results = [y for y in pytree.tree_leaves(ours(*leaves)) if isinstance(y, torch.Tensor) and y.requires_grad]
-    if results:
-        torch.autograd.backward(results, [torch.ones_like(y) for y in results])
-    fusewright._core.force_candidate(-1)
+    try:
+        fn, inputs = make()
+        leaves = [x.requires_grad_(x.is_floating_point()) if isinstance(x, torch.Tensor) else x for x in inputs]
+        ours = fusewright.optimize(fn, strict=True, dynamic=True if any(isinstance(x, float) for x in leaves) else None)
+        results = [y for y in pytree.tree_leaves(ours(*leaves)) if isinstance(y, torch.Tensor) and y.requires_grad]
+        if results:
+            torch.autograd.backward(results, [torch.ones_like(y) for y in results])
+    finally:
+        fusewright._core.force_candidate(-1)  # in_way's
 
 
 def main() -> int:

@@ -85,6 +85,20 @@ struct WithSides {
   std::vector<KernelCode> code;
 };
 
+// A thread holds as many bytes of a column whatever its elements are: of narrower ones more rows.
+TEST(CudaShape, ColumnsInRegisters) {
+  for (auto [type, most] : {std::pair{"bf16", 4096}, {"f32", 2048}, {"f64", 1024}}) {
+    for (const int rows : {most, most + 1}) {
+      Program program = program_of("graph(%x: " + std::string(type) + "[" + std::to_string(rows) +
+                                   ", 8192]) { %1 = batch_norm(%x) {eps = 0.01} return %1 }");
+      program.options.cuda = true;
+      run_pipeline(program);
+      const KernelCode code = emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel);
+      EXPECT_EQ(Rules(program.forward, code, 2).planned().variant.items != 0, rows == most) << type << ", " << rows;
+    }
+  }
+}
+
 // One block more than fit at a time, and the kernel takes twice as long.
 TEST(CudaShape, SumsOnTheSideLeaveNoLastWave) {
   const WithSides kernel(
