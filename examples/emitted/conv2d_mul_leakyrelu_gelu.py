@@ -1937,6 +1937,12 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
+// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
+#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
+#define FW_SENDS 1
+#else
+#define FW_SENDS 0
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -1965,7 +1971,7 @@ FW_FN float ex2_approx(float x) {  // the manual says 2 ulp; 2.07 were seen
   return r;
 }
 
-FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
+FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp; 1 of 1
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
@@ -2825,27 +2831,44 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-// A block that has got what the others sent may end: they wait for what it sent.
+FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
+#if FW_SENDS
+  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
+#endif
+}
+
 template <class S>
-FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
-#if FW_SM90
+FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
+                [[maybe_unused]] u32 block) {
+#if FW_SENDS
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  union {
+    u32 words[pieces * 4];
+    S what;
+  } sent = {};
+  sent.what = what;
+  store_async<pieces>(place, sent.words, barrier, block);
+#endif
+}
+
+FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
+#if FW_SENDS
+  mbarrier_wait_cluster(barrier, parity);
+#endif
+}
+
+template <class S>
+FW_FN void exchange(Team& team, S& sums) {
   const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
   ++team.exchanges;
   u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
   Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
-  union {
-    u32 words[pieces * 4];
-    S sums;
-  } sent = {};
-  sent.sums = sums;
+  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
   for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
-  mbarrier_wait_cluster(arrived, parity);
+    send(sums, slots + team.block() * width, arrived, block);
+  wait_for_mail(arrived, parity);
   sums = slots->sums;
   for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-#endif
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
@@ -3547,18 +3570,27 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total.
+// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
-  if (c.team * c.lanes <= 32) return 0;
+  const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
+  int64_t mail = 0;
+  if (c.cluster > c.spread()) {
+    int64_t widest = 0;
+    for (const auto& operand : code_.operands)
+      if (operand.side) widest = std::max(widest, size_of(operand.dtype));
+    const int64_t places = c.team * c.anchors_together, vectors = c.variant.items * code_.cuda.sides_at_positions();
+    mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
+  }
+  if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
-  largest = ceil_div(largest, 16) * 16;
+  largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
   const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
   const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
-  return static_cast<uint32_t>(largest * slots + exchange);
+  return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -3568,9 +3600,10 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
 // need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+// Where clusters fill pairs of processors, nothing is left over.
 inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
-  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
-  return c.cluster > 2 ? places * 15 / 16 : places;
+  const int64_t resident = std::max(resident_blocks(c, ""), 1), places = c.processors * resident;
+  return 2 * resident % c.cluster != 0 ? places * 15 / 16 : places;
 }
 
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left

@@ -452,6 +452,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v13[i] = fw::mul(row.v11[i], number2);
@@ -459,7 +461,7 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
     row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v35[i] = fw::div(row.v34[i], divisor4);
     row.v41 = fw::add(row.v39, number5);
     if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
   }
@@ -473,6 +475,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -513,10 +517,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.a1[i];
-    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
+    row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
@@ -532,6 +538,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -561,10 +569,12 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v6[i] = sums.a6[i];
-    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
+    row.v15[i] = fw::div(row.v6[i], divisor0);
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -572,7 +582,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
     row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
+    row.v30[i] = fw::div(row.v28[i], divisor4);
   }
 }
 
@@ -584,6 +594,8 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
   float out38[V];
 #pragma unroll
@@ -607,6 +619,8 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
   }
@@ -619,7 +633,6 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -662,7 +675,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
-  fw::join_cluster(team);
+  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -866,6 +880,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v13[i] = fw::mul(row.v11[i], number2);
@@ -873,7 +889,7 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
     row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v35[i] = fw::div(row.v34[i], divisor4);
     row.v41 = fw::add(row.v39, number5);
     if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
   }
@@ -887,6 +903,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
   if (inside) sums.m6.count_one();
 #pragma unroll
@@ -915,16 +933,18 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.m6.sum(i);
-    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
+    row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
     if (store) static_cast<float*>(a.pointers[3])[row.o3 + i * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v14[i]);
-    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
+    row.v15[i] = fw::div(row.v6[i], divisor0);
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -932,7 +952,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
     row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
+    row.v30[i] = fw::div(row.v28[i], divisor4);
   }
 }
 
@@ -944,6 +964,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
   float out38[V];
 #pragma unroll
@@ -967,6 +989,8 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
   }
@@ -1365,6 +1389,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v13[i] = fw::mul(row.v11[i], number2);
@@ -1372,7 +1398,7 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
     row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v35[i] = fw::div(row.v34[i], divisor4);
     row.v41 = fw::add(row.v39, number5);
     if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
   }
@@ -1386,6 +1412,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -1426,11 +1454,13 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.a1[i];
     if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
-    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
+    row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
@@ -1446,6 +1476,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -1475,11 +1507,13 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v6[i] = sums.a6[i];
     if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
-    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
+    row.v15[i] = fw::div(row.v6[i], divisor0);
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -1487,7 +1521,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
     row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
+    row.v30[i] = fw::div(row.v28[i], divisor4);
   }
 }
 
@@ -1499,6 +1533,8 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
   float out38[V];
 #pragma unroll
@@ -1522,6 +1558,8 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
   }
@@ -1534,7 +1572,6 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -1577,7 +1614,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row, row.live && team.thread == 0);
-  fw::join_cluster(team);
+  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -1785,6 +1823,8 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v13[i] = fw::mul(row.v11[i], number2);
@@ -1792,7 +1832,7 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
     row.v18 = fw::div(number0, row.v17);
     row.v22[i] = fw::mul(row.v21[i], number2);
     row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], fw::divisor_of(number4));
+    row.v35[i] = fw::div(row.v34[i], divisor4);
     row.v41 = fw::add(row.v39, number5);
     if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
   }
@@ -1806,6 +1846,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
   if (inside) sums.m6.count_one();
 #pragma unroll
@@ -1834,18 +1876,20 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.m6.sum(i);
     if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
-    row.v3[i] = fw::div(row.v1[i], fw::count_of(number0));
+    row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
     if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
     if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v14[i]);
-    row.v15[i] = fw::div(row.v6[i], fw::count_of(number0));
+    row.v15[i] = fw::div(row.v6[i], divisor0);
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
@@ -1853,7 +1897,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
     row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], fw::divisor_of(number4));
+    row.v30[i] = fw::div(row.v28[i], divisor4);
   }
 }
 
@@ -1865,6 +1909,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
   float out38[V];
 #pragma unroll
@@ -1888,6 +1934,8 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
   }
@@ -2282,16 +2330,18 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v4[i] = fw::div(row.v2[i], fw::count_of(number0));
-    row.v7[i] = fw::div(row.v6[i], fw::count_of(number0));
+    row.v4[i] = fw::div(row.v2[i], divisor0);
+    row.v7[i] = fw::div(row.v6[i], divisor0);
     row.v9[i] = fw::add(row.v7[i], number1);
     row.v10[i] = fw::rsqrt(row.v9[i]);
     row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
-    row.v14[i] = fw::div(row.v12[i], fw::divisor_of(number2));
+    row.v14[i] = fw::div(row.v12[i], divisor2);
     row.v18[i] = fw::add(row.v16[i], row.v17);
-    row.v19[i] = fw::div(row.v18[i], fw::divisor_of(number2));
+    row.v19[i] = fw::div(row.v18[i], divisor2);
   }
 }
 
@@ -2300,6 +2350,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
   [[maybe_unused]] constexpr int i = 0;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -2337,19 +2389,21 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
     row.v30[i] = sums.a30[i];
     row.v31[i] = fw::mul(row.v29[i], row.v10[i]);
     row.v32[i] = fw::mul(row.v31[i], row.v10[i]);
-    row.v33[i] = fw::div(row.v32[i], fw::count_of(number0));
-    row.v36[i] = fw::div(row.v30[i], fw::count_of(number0));
-    row.v39[i] = fw::div(row.v29[i], fw::divisor_of(number2));
+    row.v33[i] = fw::div(row.v32[i], divisor0);
+    row.v36[i] = fw::div(row.v30[i], divisor0);
+    row.v39[i] = fw::div(row.v29[i], divisor2);
     row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
     row.v41[i] = row.v40[i];
     if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
-    row.v42[i] = fw::div(row.v30[i], fw::divisor_of(number2));
+    row.v42[i] = fw::div(row.v30[i], divisor2);
     if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
   }
 }
@@ -2359,6 +2413,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
   [[maybe_unused]] constexpr int i = 0;
   float out38[V];
 #pragma unroll
@@ -2379,6 +2435,8 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
   }
@@ -2391,7 +2449,6 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -2434,7 +2491,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row);
-  fw::join_cluster(team);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -2457,6 +2515,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       const bool inside = item < row_items;
       static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
       if (item % GROUP == 0) {
+        fw::compute_above(a.lane_bits, sums0.a29[0]);
         fw::copy_async_wait<ITEMS / GROUP - 1>();
         const int first_of_group = item;
 #pragma unroll
@@ -2637,16 +2696,18 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v4[i] = fw::div(row.v2[i], fw::count_of(number0));
-    row.v7[i] = fw::div(row.v6[i], fw::count_of(number0));
+    row.v4[i] = fw::div(row.v2[i], divisor0);
+    row.v7[i] = fw::div(row.v6[i], divisor0);
     row.v9[i] = fw::add(row.v7[i], number1);
     row.v10[i] = fw::rsqrt(row.v9[i]);
     row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
-    row.v14[i] = fw::div(row.v12[i], fw::divisor_of(number2));
+    row.v14[i] = fw::div(row.v12[i], divisor2);
     row.v18[i] = fw::add(row.v16[i], row.v17);
-    row.v19[i] = fw::div(row.v18[i], fw::divisor_of(number2));
+    row.v19[i] = fw::div(row.v18[i], divisor2);
   }
 }
 
@@ -2655,6 +2716,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
   [[maybe_unused]] constexpr int i = 0;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
@@ -2691,19 +2754,21 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
     row.v30[i] = sums.a30[i];
     row.v31[i] = fw::mul(row.v29[i], row.v10[i]);
     row.v32[i] = fw::mul(row.v31[i], row.v10[i]);
-    row.v33[i] = fw::div(row.v32[i], fw::count_of(number0));
-    row.v36[i] = fw::div(row.v30[i], fw::count_of(number0));
-    row.v39[i] = fw::div(row.v29[i], fw::divisor_of(number2));
+    row.v33[i] = fw::div(row.v32[i], divisor0);
+    row.v36[i] = fw::div(row.v30[i], divisor0);
+    row.v39[i] = fw::div(row.v29[i], divisor2);
     row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
     row.v41[i] = row.v40[i];
     if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
-    row.v42[i] = fw::div(row.v30[i], fw::divisor_of(number2));
+    row.v42[i] = fw::div(row.v30[i], divisor2);
     if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
   }
 }
@@ -2713,6 +2778,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
   [[maybe_unused]] constexpr int i = 0;
   float out38[V];
 #pragma unroll
@@ -2742,6 +2809,8 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
+  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
   }
@@ -3047,7 +3116,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v0 = fw::convert<float>(x.in0[i]);
     part1 += v0;
   }
-  if (inside) sums.a1 += part1;
+  if (ITEMS == 1 && inside) sums.a1 = part1;
+  if (ITEMS != 1 && inside) sums.a1 += part1;
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -3216,7 +3286,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v0 = fw::convert<float>(x.in0[i]);
     part1 += v0;
   }
-  if (inside) sums.a1 += part1;
+  if (ITEMS == 1 && inside) sums.a1 = part1;
+  if (ITEMS != 1 && inside) sums.a1 += part1;
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -3433,6 +3504,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
   [[maybe_unused]] constexpr int i = 0;
   const float v14 = fw::convert<float>(x.in14);
   float out19[V];
@@ -3452,7 +3524,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v12 = fw::convert<float>(x.in12[i]);
     const float v13 = fw::add(v11, v12);
     const float v15 = fw::add(v13, v14);
-    const float v17 = fw::div(v15, fw::divisor_of(number1));
+    const float v17 = fw::div(v15, divisor1);
     const float v18 = fw::sigmoid(v17);
     const float v19 = fw::mul(v17, v18);
     out19[i] = fw::convert<float>(v19);
@@ -3673,6 +3745,7 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v8[i] = fw::add(row.v6[i], number0);
@@ -3684,6 +3757,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
   [[maybe_unused]] constexpr int i = 0;
   float out28[V];
 #pragma unroll
@@ -3696,14 +3770,14 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v12 = fw::mul(v10, row.v11[i]);
     const float v14 = fw::add(v12, row.v13[i]);
     const float v16 = fw::add(v14, row.v15);
-    const float v18 = fw::div(v16, fw::divisor_of(number1));
+    const float v18 = fw::div(v16, divisor1);
     const float v19 = fw::sigmoid(v18);
     const float v20 = fw::mul(v0, v19);
     const float v22 = fw::sub(1.0f, v19);
     const float v23 = fw::mul(v18, v22);
     const float v24 = fw::add(v23, 1.0f);
     const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::div(v25, fw::divisor_of(number1));
+    const float v26 = fw::div(v25, divisor1);
     const float v27 = fw::mul(v26, row.v11[i]);
     const float v28 = fw::mul(v27, row.v9[i]);
     const float v30 = fw::mul(v26, v10);
@@ -3719,6 +3793,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
@@ -3737,7 +3812,6 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -3780,7 +3854,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   }
   int depth = 0;
   load_row(a, row);
-  fw::join_cluster(team);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -3803,6 +3878,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
       const bool inside = item < row_items;
       static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
       if (item % GROUP == 0) {
+        fw::compute_above(a.lane_bits, sums0.a29[0]);
         fw::copy_async_wait<ITEMS / GROUP - 1>();
         const int first_of_group = item;
 #pragma unroll
@@ -3972,6 +4048,7 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v8[i] = fw::add(row.v6[i], number0);
@@ -3983,6 +4060,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
   [[maybe_unused]] constexpr int i = 0;
   float out28[V];
 #pragma unroll
@@ -3995,14 +4073,14 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v12 = fw::mul(v10, row.v11[i]);
     const float v14 = fw::add(v12, row.v13[i]);
     const float v16 = fw::add(v14, row.v15);
-    const float v18 = fw::div(v16, fw::divisor_of(number1));
+    const float v18 = fw::div(v16, divisor1);
     const float v19 = fw::sigmoid(v18);
     const float v20 = fw::mul(v0, v19);
     const float v22 = fw::sub(1.0f, v19);
     const float v23 = fw::mul(v18, v22);
     const float v24 = fw::add(v23, 1.0f);
     const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::div(v25, fw::divisor_of(number1));
+    const float v26 = fw::div(v25, divisor1);
     const float v27 = fw::mul(v26, row.v11[i]);
     const float v28 = fw::mul(v27, row.v9[i]);
     const float v30 = fw::mul(v26, v10);
@@ -4018,6 +4096,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
@@ -4251,7 +4330,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v0 = fw::convert<float>(x.in0[i]);
     part1 += v0;
   }
-  if (inside) sums.a1 += part1;
+  if (ITEMS == 1 && inside) sums.a1 = part1;
+  if (ITEMS != 1 && inside) sums.a1 += part1;
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -4420,7 +4500,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v0 = fw::convert<float>(x.in0[i]);
     part1 += v0;
   }
-  if (inside) sums.a1 += part1;
+  if (ITEMS == 1 && inside) sums.a1 = part1;
+  if (ITEMS != 1 && inside) sums.a1 += part1;
 }
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
@@ -4866,6 +4947,12 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
+// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
+#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
+#define FW_SENDS 1
+#else
+#define FW_SENDS 0
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -4894,7 +4981,7 @@ FW_FN float ex2_approx(float x) {  // the manual says 2 ulp; 2.07 were seen
   return r;
 }
 
-FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
+FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp; 1 of 1
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
@@ -4903,6 +4990,12 @@ FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
 FW_FN float rsqrt_approx(float x) {  // 1 / sqrt(x), relative error 2^-22.9
   float r;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+FW_FN float min_of_numbers(float a, float b) {  // the number, if the other is NaN
+  float r;
+  asm("min.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
 
@@ -5199,33 +5292,35 @@ FW_FN Divisor<T> count_of(T n) {
   return {n};
 }
 
+// The reciprocal is the sum of the two, of one sign, so that infinities meet no others.
 template <>
 struct Divisor<float> {
-  float value, scale, reciprocal;
+  float scale, reciprocal, rest;
 };
 
-// Scaled so that neither the number nor its reciprocal is denormal. Where a numerator leaves the range of float with
-// it, the quotient does too.
+// Of what neither is denormal nor has a denormal reciprocal. 0 and infinity have a residual that is undefined.
+FW_FN Divisor<float> exact_reciprocal(float b, float scale) {
+  const float y = rcp_approx(b);
+  const float e = mad(-b, y, 1.0f);
+  const float nearest = abs(e) < 1 ? mad(y, e, y) : y;
+  const float below = mad(-b, nearest, 1.0f) < 0 ? float_of(bits_of(nearest) - 1) : nearest;
+  const float residual = mad(-b, below, 1.0f);
+  return {scale, below, below * (residual > 0 ? residual : 0x1p-60f)};
+}
+
+// Scaled so that it is. Where a numerator leaves the range of float with it, the quotient does too.
 FW_FN Divisor<float> divisor_of(float b) {
   const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
-  const float y = rcp_approx(b * scale);
-  const float e = mad(-(b * scale), y, 1.0f);
-  return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+  return exact_reciprocal(b * scale, scale);
 }
 
-// From 1 to 2^60: nothing has to be scaled. By 0, of what has no elements, as div.
-FW_FN Divisor<float> count_of(float n) {
-  const float y = rcp_approx(n);
-  const float e = mad(-n, y, 1.0f);
-  return {n, 1.0f, abs(e) < 1 ? mad(y, e, y) : y};
-}
+// From 1 to 2^60: nothing has to be scaled. Or 0, of what has no elements.
+FW_FN Divisor<float> count_of(float n) { return exact_reciprocal(n, 1.0f); }
 
-// As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
+// As div above; 0.5 ulp, 1.5 in denormal results.
 FW_FN float div(float a, Divisor<float> b) {
   a *= b.scale;
-  const float q = a * b.reciprocal;
-  const float r = mad(-q, b.value, a);
-  return abs(r) < abs(a) ? mad(r, b.reciprocal, q) : q;
+  return mad(a, b.reciprocal, a * b.rest);
 }
 
 FW_FN float fmod(float x, float y) { return ::fmodf(x, y); }
@@ -5331,17 +5426,15 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
   return quotient(x < 0 ? e : T(1), d, e - (d - 1), rough_reciprocal(d));
 }
 
-// e^-x = 2^t e^d, where d is what rounding t took away; one residual step for the reciprocal, which takes d in. What is
-// below the normal numbers becomes 0. 5.1 ulp, of which 4.2 are ex2_approx's, where its result is just above a power
-// of 2 and its reciprocal just below one.
+// e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
+// is below the normal numbers becomes 0. Far from 0, d may be anything: NaN is made a number, and all others are
+// multiplied by 0, since rcp_approx(1) is 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a
+// power of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
-  const float c = min_or_nan(max_or_nan(x, -88.5f), 88.5f);  // 2^t is finite
-  const float t = c * -ieee<float>::log2e;
-  const float d = mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -c));
-  const float e = ex2_approx(t);
-  const float y = rcp_approx(1 + e);
-  const float rest = 1 - y;
-  return mad(y, mad(-rest, d, mad(-y, e, rest)), y);
+  const float t = x * -ieee<float>::log2e;
+  const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
+  const float y = rcp_approx(1 + ex2_approx(t));
+  return mad(y, (y - 1) * d, y);
 }
 
 constexpr u32 warp_size = 32;
@@ -5396,18 +5489,16 @@ FW_FN char* shared_memory() { return shared_block; }
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// Neighbouring blocks of a launch may form a cluster: they run together and reach into each other's shared memory. Its
-// barrier has two halves: whoever waits does so until all threads of the cluster have arrived, and sees what they wrote
-// before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
-FW_FN void cluster_arrive() {
-#if FW_SM90
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
 FW_FN void cluster_wait() {
 #if FW_SM90
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+// Without what the thread wrote: only that it has come here, behind fences of its own.
+FW_FN void cluster_arrive_relaxed() {
+#if FW_SM90
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
 
@@ -5872,10 +5963,6 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-// The blocks of a cluster exchange their sums through two buffers in turn, each with a barrier that counts what
-// arrives. A block sends when all of its threads have done with the exchange before, and needs what all blocks sent to
-// end one: nobody leaves sums in a buffer while another still reads it, and nothing else holds the blocks together. A
-// barrier of the cluster would wait for all that a thread has stored and asked for.
 template <class... Sums>
 FW_FN constexpr u32 widest_slot() {
   u32 most = 16;
@@ -5883,47 +5970,75 @@ FW_FN constexpr u32 widest_slot() {
   return most;
 }
 
-// The buffers and their barriers are the last of the shared memory before `end`.
-template <class... Sums>
-FW_FN void begin_cluster([[maybe_unused]] Team& team, [[maybe_unused]] char* end) {
-#if FW_SM90
-  if (team.cluster_bits == 0) return;
-  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
-  team.buffers = end - 16 - 2 * team.buffer_bytes;
+// Blocks of a cluster send what they have to where another will read it, and a barrier there counts what arrives. A
+// barrier of the cluster would wait for all that a thread has stored and asked for. A block that has got what the
+// others sent may end: they wait for what it sent.
+FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* barriers, [[maybe_unused]] u32 count) {
+#if FW_SENDS
+  if (cluster_bits == 0) return;
   if (thread_index() == 0) {
-    for (u32 i = 1; i <= 2; ++i) mbarrier_init(reinterpret_cast<u64*>(end) - i, 1);
+    for (u32 i = 0; i < count; ++i) mbarrier_init(barriers + i, 1);
     mbarrier_fence();
   }
-  cluster_arrive();
+  cluster_arrive_relaxed();
 #endif
 }
 
-// Before the first exchange: the barriers of all blocks are there.
-FW_FN void join_cluster(const Team& team) {
-  if (team.cluster_bits != 0) cluster_wait();
+// Before anything is sent: the barriers of all blocks are there.
+FW_FN void join_cluster(u32 cluster_bits) {
+  if (cluster_bits != 0) cluster_wait();
 }
 
-// A block that has got what the others sent may end: they wait for what it sent.
+FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
+#if FW_SENDS
+  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
+#endif
+}
+
 template <class S>
-FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
-#if FW_SM90
+FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
+                [[maybe_unused]] u32 block) {
+#if FW_SENDS
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  union {
+    u32 words[pieces * 4];
+    S what;
+  } sent = {};
+  sent.what = what;
+  store_async<pieces>(place, sent.words, barrier, block);
+#endif
+}
+
+FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
+#if FW_SENDS
+  mbarrier_wait_cluster(barrier, parity);
+#endif
+}
+
+// The blocks that a team is spread over exchange their sums through two buffers in turn. A block sends when all of its
+// threads have done with the exchange before, and needs what all blocks sent to end one: nobody leaves sums in a buffer
+// while another still reads it, and nothing else holds the blocks together. The buffers and their barriers are the last
+// of the shared memory before `end`.
+template <class... Sums>
+FW_FN void begin_cluster(Team& team, char* end) {
+  if (team.cluster_bits == 0) return;
+  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
+  team.buffers = end - 16 - 2 * team.buffer_bytes;
+  open_mail(team.cluster_bits, reinterpret_cast<u64*>(end) - 2, 2);
+}
+
+template <class S>
+FW_FN void exchange(Team& team, S& sums) {
   const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
   ++team.exchanges;
   u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
   Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
-  union {
-    u32 words[pieces * 4];
-    S sums;
-  } sent = {};
-  sent.sums = sums;
+  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
   for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
-  mbarrier_wait_cluster(arrived, parity);
+    send(sums, slots + team.block() * width, arrived, block);
+  wait_for_mail(arrived, parity);
   sums = slots->sums;
   for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-#endif
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
@@ -5953,6 +6068,11 @@ FW_FN void reduce(Team& team, S& sums) {
     barrier();  // as above, for the exchange
   }
   if (team.cluster_bits != 0) exchange(team, sums);
+}
+
+template <class T>
+FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
+  if ((static_cast<u32>(bits_of(value)) & (bits & ~63u)) != 0) asm volatile("trap;");
 }
 
 // Mean and sum of squared distances from it, for each column of a thread, in one sweep. A thread adds up distances from
@@ -6575,18 +6695,27 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total.
+// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
-  if (c.team * c.lanes <= 32) return 0;
+  const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
+  int64_t mail = 0;
+  if (c.cluster > c.spread()) {
+    int64_t widest = 0;
+    for (const auto& operand : code_.operands)
+      if (operand.side) widest = std::max(widest, size_of(operand.dtype));
+    const int64_t places = c.team * c.anchors_together, vectors = c.variant.items * code_.cuda.sides_at_positions();
+    mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
+  }
+  if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
-  largest = ceil_div(largest, 16) * 16;
+  largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
   const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
   const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
-  return static_cast<uint32_t>(largest * slots + exchange);
+  return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -6596,9 +6725,10 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
 // need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+// Where clusters fill pairs of processors, nothing is left over.
 inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
-  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
-  return c.cluster > 2 ? places * 15 / 16 : places;
+  const int64_t resident = std::max(resident_blocks(c, ""), 1), places = c.processors * resident;
+  return 2 * resident % c.cluster != 0 ? places * 15 / 16 : places;
 }
 
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left

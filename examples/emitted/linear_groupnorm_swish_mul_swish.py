@@ -292,7 +292,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v2 = fw::add(v0, v1);
     part3 += v2;
   }
-  if (inside) sums.a3 += part3;
+  if (ITEMS == 1 && inside) sums.a3 = part3;
+  if (ITEMS != 1 && inside) sums.a3 += part3;
 }
 
 struct Sums1 {
@@ -333,7 +334,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v7 = fw::square(v6);
     part8 += v7;
   }
-  if (inside) sums.a8 += part8;
+  if (ITEMS == 1 && inside) sums.a8 = part8;
+  if (ITEMS != 1 && inside) sums.a8 += part8;
 }
 
 struct Sums2 {
@@ -617,7 +619,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v2 = fw::add(v0, v1);
     part3 += v2;
   }
-  if (inside) sums.a3 += part3;
+  if (ITEMS == 1 && inside) sums.a3 = part3;
+  if (ITEMS != 1 && inside) sums.a3 += part3;
 }
 
 struct Sums1 {
@@ -658,7 +661,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v7 = fw::square(v6);
     part8 += v7;
   }
-  if (inside) sums.a8 += part8;
+  if (ITEMS == 1 && inside) sums.a8 = part8;
+  if (ITEMS != 1 && inside) sums.a8 += part8;
 }
 
 struct Sums2 {
@@ -1173,7 +1177,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v2 = fw::add(v0, v1);
     part3 += v2;
   }
-  if (inside) sums.a3 += part3;
+  if (ITEMS == 1 && inside) sums.a3 = part3;
+  if (ITEMS != 1 && inside) sums.a3 += part3;
 }
 
 struct Sums1 {
@@ -1215,7 +1220,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v7 = fw::square(v6);
     part8 += v7;
   }
-  if (inside) sums.a8 += part8;
+  if (ITEMS == 1 && inside) sums.a8 = part8;
+  if (ITEMS != 1 && inside) sums.a8 += part8;
 }
 
 struct Sums2 {
@@ -1504,7 +1510,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v2 = fw::add(v0, v1);
     part3 += v2;
   }
-  if (inside) sums.a3 += part3;
+  if (ITEMS == 1 && inside) sums.a3 = part3;
+  if (ITEMS != 1 && inside) sums.a3 += part3;
 }
 
 struct Sums1 {
@@ -1546,7 +1553,8 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v7 = fw::square(v6);
     part8 += v7;
   }
-  if (inside) sums.a8 += part8;
+  if (ITEMS == 1 && inside) sums.a8 = part8;
+  if (ITEMS != 1 && inside) sums.a8 += part8;
 }
 
 struct Sums2 {
@@ -2223,8 +2231,10 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     if (inside) side.s50[i] = fw::mad(v30, v33, side.s50[i]);
     if (inside) side.s52[i] = fw::mad(v28, v19, side.s52[i]);
   }
-  if (inside) sums.a37 += part37;
-  if (inside) sums.a38 += part38;
+  if (ITEMS == 1 && inside) sums.a37 = part37;
+  if (ITEMS != 1 && inside) sums.a37 += part37;
+  if (ITEMS == 1 && inside) sums.a38 = part38;
+  if (ITEMS != 1 && inside) sums.a38 += part38;
 }
 
 struct Sums1 {
@@ -2335,6 +2345,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
 #endif
   load_row(a, row);
+  const fw::u32 stretch_bits = team.bits + a.anchor_bits;
+  const fw::Mailbox<ITEMS * 4, float, float, float, float> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);
   Total total;
   total.clear();
   Side side[ITEMS];
@@ -2424,7 +2436,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     row_2(a, row, first, sums1);
     row = next;
   }
-  const fw::u32 stretch_bits = team.bits + a.anchor_bits, stretch = fw::thread_index() >> stretch_bits;
+  const fw::u32 stretch = fw::thread_index() >> stretch_bits;
   const fw::u32 stretches = fw::block_threads() >> stretch_bits;
 #if FW_DEPTH > 0
   fw::copy_async_wait<0>();
@@ -2447,25 +2459,28 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     }
   }
   if (a.cluster_bits != 0) {
+    fw::join_cluster(a.cluster_bits);
+    fw::expect_mail(mailbox.arrived, mailbox.bytes());
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      fw::cluster_barrier();  // whoever still reads what was there
-      if ((0u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s47, memory, 0u, 4u, stretch_bits, a.cluster_bits);
-      if ((1u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s49, memory, 1u, 4u, stretch_bits, a.cluster_bits);
-      if ((2u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s50, memory, 2u, 4u, stretch_bits, a.cluster_bits);
-      if ((3u & (stretches - 1)) == stretch) fw::leave_for_owner(side[item].s52, memory, 3u, 4u, stretch_bits, a.cluster_bits);
-      fw::cluster_barrier();
-      if ((0u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s47, memory, 0u, 4u, stretch_bits, a.cluster_bits);
-      if ((1u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s49, memory, 1u, 4u, stretch_bits, a.cluster_bits);
-      if ((2u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s50, memory, 2u, 4u, stretch_bits, a.cluster_bits);
-      if ((3u & (stretches - 1)) == stretch) fw::add_blocks(side[item].s52, memory, 3u, 4u, stretch_bits, a.cluster_bits);
+      if ((0u & (stretches - 1)) == stretch) mailbox.send(side[item].s47, item * 4u + 0u);
+      if ((1u & (stretches - 1)) == stretch) mailbox.send(side[item].s49, item * 4u + 1u);
+      if ((2u & (stretches - 1)) == stretch) mailbox.send(side[item].s50, item * 4u + 2u);
+      if ((3u & (stretches - 1)) == stretch) mailbox.send(side[item].s52, item * 4u + 3u);
+    }
+    fw::wait_for_mail(mailbox.arrived, 0);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      if ((0u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s47, item * 4u + 0u);
+      if ((1u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s49, item * 4u + 1u);
+      if ((2u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s50, item * 4u + 2u);
+      if ((3u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s52, item * 4u + 3u);
     }
   }
-  const bool owner = fw::owner_of_place(stretch_bits, a.cluster_bits) == rank;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (owner && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);
+    if (mailbox.owner() == rank && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);
   }
 }
 '''
@@ -2709,8 +2724,10 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     if (inside) side.s50[i] = fw::mad(v30, v33, side.s50[i]);
     if (inside) side.s52[i] = fw::mad(v28, v19, side.s52[i]);
   }
-  if (inside) sums.a37 += part37;
-  if (inside) sums.a38 += part38;
+  if (ITEMS == 1 && inside) sums.a37 = part37;
+  if (ITEMS != 1 && inside) sums.a37 += part37;
+  if (ITEMS == 1 && inside) sums.a38 = part38;
+  if (ITEMS != 1 && inside) sums.a38 += part38;
 }
 
 struct Sums1 {
@@ -3440,6 +3457,12 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
+// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
+#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
+#define FW_SENDS 1
+#else
+#define FW_SENDS 0
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -3468,7 +3491,7 @@ FW_FN float ex2_approx(float x) {  // the manual says 2 ulp; 2.07 were seen
   return r;
 }
 
-FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
+FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp; 1 of 1
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
@@ -3477,6 +3500,12 @@ FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
 FW_FN float rsqrt_approx(float x) {  // 1 / sqrt(x), relative error 2^-22.9
   float r;
   asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
+FW_FN float min_of_numbers(float a, float b) {  // the number, if the other is NaN
+  float r;
+  asm("min.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
 
@@ -3768,24 +3797,29 @@ FW_FN Divisor<T> count_of(T n) {
   return {n};
 }
 
+// The reciprocal is the sum of the two, of one sign, so that infinities meet no others.
 template <>
 struct Divisor<float> {
-  float value, scale, reciprocal;
+  float scale, reciprocal, rest;
 };
 
-// From 1 to 2^60: nothing has to be scaled. By 0, of what has no elements, as div.
-FW_FN Divisor<float> count_of(float n) {
-  const float y = rcp_approx(n);
-  const float e = mad(-n, y, 1.0f);
-  return {n, 1.0f, abs(e) < 1 ? mad(y, e, y) : y};
+// Of what neither is denormal nor has a denormal reciprocal. 0 and infinity have a residual that is undefined.
+FW_FN Divisor<float> exact_reciprocal(float b, float scale) {
+  const float y = rcp_approx(b);
+  const float e = mad(-b, y, 1.0f);
+  const float nearest = abs(e) < 1 ? mad(y, e, y) : y;
+  const float below = mad(-b, nearest, 1.0f) < 0 ? float_of(bits_of(nearest) - 1) : nearest;
+  const float residual = mad(-b, below, 1.0f);
+  return {scale, below, below * (residual > 0 ? residual : 0x1p-60f)};
 }
 
-// As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
+// From 1 to 2^60: nothing has to be scaled. Or 0, of what has no elements.
+FW_FN Divisor<float> count_of(float n) { return exact_reciprocal(n, 1.0f); }
+
+// As div above; 0.5 ulp, 1.5 in denormal results.
 FW_FN float div(float a, Divisor<float> b) {
   a *= b.scale;
-  const float q = a * b.reciprocal;
-  const float r = mad(-q, b.value, a);
-  return abs(r) < abs(a) ? mad(r, b.reciprocal, q) : q;
+  return mad(a, b.reciprocal, a * b.rest);
 }
 
 FW_FN float fmod(float x, float y) { return ::fmodf(x, y); }
@@ -3891,17 +3925,15 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
   return quotient(x < 0 ? e : T(1), d, e - (d - 1), rough_reciprocal(d));
 }
 
-// e^-x = 2^t e^d, where d is what rounding t took away; one residual step for the reciprocal, which takes d in. What is
-// below the normal numbers becomes 0. 5.1 ulp, of which 4.2 are ex2_approx's, where its result is just above a power
-// of 2 and its reciprocal just below one.
+// e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
+// is below the normal numbers becomes 0. Far from 0, d may be anything: NaN is made a number, and all others are
+// multiplied by 0, since rcp_approx(1) is 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a
+// power of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
-  const float c = min_or_nan(max_or_nan(x, -88.5f), 88.5f);  // 2^t is finite
-  const float t = c * -ieee<float>::log2e;
-  const float d = mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -c));
-  const float e = ex2_approx(t);
-  const float y = rcp_approx(1 + e);
-  const float rest = 1 - y;
-  return mad(y, mad(-rest, d, mad(-y, e, rest)), y);
+  const float t = x * -ieee<float>::log2e;
+  const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
+  const float y = rcp_approx(1 + ex2_approx(t));
+  return mad(y, (y - 1) * d, y);
 }
 
 constexpr u32 warp_size = 32;
@@ -3956,35 +3988,16 @@ FW_FN char* shared_memory() { return shared_block; }
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
-// Neighbouring blocks of a launch may form a cluster: they run together and reach into each other's shared memory. Its
-// barrier has two halves: whoever waits does so until all threads of the cluster have arrived, and sees what they wrote
-// before. Each thread arrives and waits in turn, and waits before it ends: others may still reach into its block.
-FW_FN void cluster_arrive() {
-#if FW_SM90
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-
 FW_FN void cluster_wait() {
 #if FW_SM90
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
 
-FW_FN void cluster_barrier() {
-  cluster_arrive();
-  cluster_wait();
-}
-
-// The same place in the shared memory of another block.
-template <class T>
-FW_FN T* cluster_pointer(T* own, [[maybe_unused]] u32 rank) {
+// Without what the thread wrote: only that it has come here, behind fences of its own.
+FW_FN void cluster_arrive_relaxed() {
 #if FW_SM90
-  T* other;
-  asm("mapa.u64 %0, %1, %2;" : "=l"(other) : "l"(own), "r"(rank));
-  return other;
-#else
-  return own;
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
 #endif
 }
 
@@ -4058,6 +4071,14 @@ template <class W>
 FW_FN W load_word(const W* from, Plain) {
   return *from;
 }
+
+// Storage for N elements that may be read and written by 16 bytes.
+template <class T, int N>
+struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
+  T values[N];
+  FW_FN T& operator[](int i) { return values[i]; }
+  FW_FN const T& operator[](int i) const { return values[i]; }
+};
 
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
 template <int N, class T, class How>
@@ -4443,27 +4464,70 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-// A block that has got what the others sent may end: they wait for what it sent.
+template <class... Sums>
+FW_FN constexpr u32 widest_slot() {
+  u32 most = 16;
+  ((most = sizeof(Slot<Sums>) > most ? static_cast<u32>(sizeof(Slot<Sums>)) : most), ...);
+  return most;
+}
+
+// Blocks of a cluster send what they have to where another will read it, and a barrier there counts what arrives. A
+// barrier of the cluster would wait for all that a thread has stored and asked for. A block that has got what the
+// others sent may end: they wait for what it sent.
+FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* barriers, [[maybe_unused]] u32 count) {
+#if FW_SENDS
+  if (cluster_bits == 0) return;
+  if (thread_index() == 0) {
+    for (u32 i = 0; i < count; ++i) mbarrier_init(barriers + i, 1);
+    mbarrier_fence();
+  }
+  cluster_arrive_relaxed();
+#endif
+}
+
+// Before anything is sent: the barriers of all blocks are there.
+FW_FN void join_cluster(u32 cluster_bits) {
+  if (cluster_bits != 0) cluster_wait();
+}
+
+FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
+#if FW_SENDS
+  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
+#endif
+}
+
 template <class S>
-FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
-#if FW_SM90
+FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
+                [[maybe_unused]] u32 block) {
+#if FW_SENDS
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  union {
+    u32 words[pieces * 4];
+    S what;
+  } sent = {};
+  sent.what = what;
+  store_async<pieces>(place, sent.words, barrier, block);
+#endif
+}
+
+FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
+#if FW_SENDS
+  mbarrier_wait_cluster(barrier, parity);
+#endif
+}
+
+template <class S>
+FW_FN void exchange(Team& team, S& sums) {
   const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
   ++team.exchanges;
   u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
   Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
-  union {
-    u32 words[pieces * 4];
-    S sums;
-  } sent = {};
-  sent.sums = sums;
+  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
   for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
-  mbarrier_wait_cluster(arrived, parity);
+    send(sums, slots + team.block() * width, arrived, block);
+  wait_for_mail(arrived, parity);
   sums = slots->sums;
   for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-#endif
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
@@ -4525,33 +4589,46 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
 }
 
 // What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
-// order of the blocks. Each owns a stretch of the places. All leave theirs with the owner, behind a barrier of the
-// cluster, and behind another one the owner takes them: of `count` at a time, room for an 8-byte number each.
-FW_FN u32 owner_of_place(u32 bits, u32 cluster_bits) {
-  return (thread_index() & ((1u << bits) - 1)) >> (bits - cluster_bits);
-}
+// order of the blocks. Each owns a stretch of the places, and all send it theirs: COUNT vectors of numbers of the types
+// T. Its memory, and behind it the barrier, are the last of the shared memory before `end`.
+template <u32 COUNT, class... T>
+struct Mailbox {
+  u32 bits, cluster_bits;
+  u64* arrived;
+  char* memory;
 
-template <class T>
-FW_FN T* owned_slot(char* memory, u32 which, u32 count, u32 from, u32 bits, u32 cluster_bits) {
-  const u32 own_bits = bits - cluster_bits, place = thread_index() & ((1u << own_bits) - 1);
-  return reinterpret_cast<T*>(memory + (((from * count + which) << own_bits) + place) * (V * 8));
-}
+  static constexpr u32 room = widest_slot<Vector<T, V>...>();  // for a vector
+  FW_FN Mailbox(u32 place_bits, u32 of_cluster, char* end) : bits(place_bits), cluster_bits(of_cluster) {
+    arrived = reinterpret_cast<u64*>(end) - 1;
+    memory = end - 16 - bytes();
+    open_mail(cluster_bits, arrived, 1);
+  }
+  FW_FN u32 bytes() const { return (COUNT * room) << bits; }
+  FW_FN u32 own_bits() const { return bits - cluster_bits; }
+  FW_FN u32 owner() const { return (thread_index() & ((1u << bits) - 1)) >> own_bits(); }
+  FW_FN char* slot(u32 from, u32 which) const {
+    const u32 place = thread_index() & ((1u << own_bits()) - 1);
+    return memory + (((from * COUNT + which) << own_bits()) + place) * room;
+  }
+  template <class N>
+  FW_FN void send(const N (&values)[V], u32 which) const {
+    Vector<N, V> vector;
+#pragma unroll
+    for (int i = 0; i < V; ++i) vector[i] = values[i];
+    fw::send(vector, slot(rank_in_cluster(cluster_bits), which), arrived, owner());
+  }
+  template <class N>
+  FW_FN void add_up(N (&values)[V], u32 which) const {
+    load_vector(reinterpret_cast<const N*>(slot(0, which)), plain, values);
+    for (u32 from = 1; from < 1u << cluster_bits; ++from)
+      add_vector(reinterpret_cast<const N*>(slot(from, which)), values);
+  }
+};
 
-template <class T>
-FW_FN void leave_for_owner(const T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
-  T* slot = owned_slot<T>(memory, which, count, rank_in_cluster(cluster_bits), bits, cluster_bits);
-  store_vector<V>(cluster_pointer(slot, owner_of_place(bits, cluster_bits)), values);
-}
-
-template <class T>
-FW_FN void add_blocks(T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
-  load_vector(owned_slot<T>(memory, which, count, 0, bits, cluster_bits), plain, values);
-  for (u32 from = 1; from < 1u << cluster_bits; ++from)
-    add_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), values);
-}
-
-// Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and
-// then nothing is on its way while the thread computes. A branch that is never taken; `bits` is a number of bits.
+// Two branches that are never taken, `bits` being a number of bits, hold the assembler to the order of the text. Loads
+// above the first are issued above it: it would move them down to where registers are free, and then nothing is on its
+// way while the thread computes. A value at the second has been computed there: it would move all waits for copies
+// in front of what is computed between them.
 FW_FN void stay_above([[maybe_unused]] u32 bits) {
   if (bits > 32) asm volatile("trap;");
 }
@@ -5114,18 +5191,27 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total.
+// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
-  if (c.team * c.lanes <= 32) return 0;
+  const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
+  int64_t mail = 0;
+  if (c.cluster > c.spread()) {
+    int64_t widest = 0;
+    for (const auto& operand : code_.operands)
+      if (operand.side) widest = std::max(widest, size_of(operand.dtype));
+    const int64_t places = c.team * c.anchors_together, vectors = c.variant.items * code_.cuda.sides_at_positions();
+    mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
+  }
+  if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
-  largest = ceil_div(largest, 16) * 16;
+  largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
   const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
   const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
-  return static_cast<uint32_t>(largest * slots + exchange);
+  return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -5135,9 +5221,10 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
 // need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+// Where clusters fill pairs of processors, nothing is left over.
 inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
-  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
-  return c.cluster > 2 ? places * 15 / 16 : places;
+  const int64_t resident = std::max(resident_blocks(c, ""), 1), places = c.processors * resident;
+  return 2 * resident % c.cluster != 0 ? places * 15 / 16 : places;
 }
 
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left

@@ -43,6 +43,7 @@ class CudaEmitter : Emitter {
   bool is_divisor(int s) const;  // a value of the row that its elements are divided by
   bool counts_row(int s) const;
   std::string computed(int s) const;
+  std::string divisor_of_number(int s) const;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;
   std::string accumulate(int s, const std::string& total) const;  // an element, in a stage
@@ -68,6 +69,7 @@ class CudaEmitter : Emitter {
   // ---- kernels: cuda_entry.cpp -----------------------------------------------------------------------------
 
   void write_pointwise_entry();
+  std::string a_sum_of(int p) const;
   std::string names_of_sums() const;
   void write_held_entry();
   void by_way_of_arrival(const std::function<void()>& in_shared_memory, const std::function<void()>& in_registers);

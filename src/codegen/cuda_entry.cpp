@@ -87,48 +87,50 @@ void CudaEmitter::write_team_end(bool held) {
   if (!has_sides()) return;
   if (held && !sides(true).empty()) {
     // Threads at the same place in stretches of the block add up what they have: each sum in a stretch of its own, as
-    // far as there are enough.
-    line("const fw::u32 stretch_bits = team.bits + a.anchor_bits, stretch = fw::thread_index() >> stretch_bits;");
+    // far as there are enough. Then the blocks of a cluster do.
+    line("const fw::u32 stretch = fw::thread_index() >> stretch_bits;");
     line("const fw::u32 stretches = fw::block_threads() >> stretch_bits;");
+    const std::string count = to_string(sides(true).size());
     auto for_each_side = [&](auto write) {
       unsigned which = 0;
       for (int s : sides(true)) write("side[item].s" + to_string(s), to_string(which++) + "u");
     };
-    const std::string count = to_string(sides(true).size()) + "u, stretch_bits, a.cluster_bits";
+    auto in_its_stretch = [](const std::string& which) { return "if ((" + which + " & (stretches - 1)) == stretch) "; };
+    auto of_all_items = [&](const std::string& which) { return "item * " + count + "u + " + which + ");"; };
     by_way_of_arrival([&] { line("fw::copy_async_wait<0>();"); }, [] {});
     line("char* const memory = fw::shared_memory() + a.ahead;");
-    auto in_its_stretch = [](const std::string& which) { return "if ((" + which + " & (stretches - 1)) == stretch) "; };
-    auto add_up = [&](const std::string& condition, const std::string& barrier, auto leave, auto take) {
-      open("if (", condition, ")");
-      out_ += "#pragma unroll\n";
-      open("for (int item = 0; item < ITEMS; ++item)");
-      line(barrier, "  // whoever still reads what was there");
-      for_each_side(leave);
-      line(barrier);
-      for_each_side(take);
-      close();
-      close();
-    };
-    add_up(
-        "stretches > 1", "fw::barrier();",
-        [&](const std::string& side, const std::string& which) {
-          line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
-        },
-        [&](const std::string& side, const std::string& which) {
-          line(in_its_stretch(which), "fw::add_stretches(", side, ", stretch_bits, memory, ", which, ");");
-        });
-    // And those of a cluster's blocks: each owns a part of the places.
-    add_up(
-        "a.cluster_bits != 0", "fw::cluster_barrier();",
-        [&](const std::string& side, const std::string& which) {
-          line(in_its_stretch(which), "fw::leave_for_owner(", side, ", memory, ", which, ", ", count, ");");
-        },
-        [&](const std::string& side, const std::string& which) {
-          line(in_its_stretch(which), "fw::add_blocks(", side, ", memory, ", which, ", ", count, ");");
-        });
-    line("const bool owner = fw::owner_of_place(stretch_bits, a.cluster_bits) == rank;");
+    open("if (stretches > 1)");
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    line("fw::barrier();  // whoever still reads what was there");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
+    });
+    line("fw::barrier();");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line(in_its_stretch(which), "fw::add_stretches(", side, ", stretch_bits, memory, ", which, ");");
+    });
+    close();
+    close();
+    open("if (a.cluster_bits != 0)");
+    line("fw::join_cluster(a.cluster_bits);");
+    line("fw::expect_mail(mailbox.arrived, mailbox.bytes());");
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line(in_its_stretch(which), "mailbox.send(", side, ", ", of_all_items(which));
+    });
+    close();
+    line("fw::wait_for_mail(mailbox.arrived, 0);");
+    out_ += "#pragma unroll\n";
+    open("for (int item = 0; item < ITEMS; ++item)");
+    for_each_side([&](const std::string& side, const std::string& which) {
+      line(in_its_stretch(which), "mailbox.add_up(", side, ", ", of_all_items(which));
+    });
+    close();
+    close();
     over_items(
-        {"if (owner && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "
+        {"if (mailbox.owner() == rank && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "
          "static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);"});
   }
   if (sides(false).empty()) return;
@@ -245,12 +247,23 @@ void CudaEmitter::write_arrivals() {
 void CudaEmitter::write_arrival_of_group() {
   line("static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, \"one turn ahead, in groups\");");
   open("if (item % GROUP == 0)");
+  const std::string sum = a_sum_of(0);
+  if (!sum.empty()) line("fw::compute_above(a.lane_bits, sums0.", sum, ");");
   line("fw::copy_async_wait<ITEMS / GROUP - 1>();");
   line("const int first_of_group = item;");
   for (const std::string& what : {take_item(), ask_for("next")})
     over_items({what}, "first_of_group", "first_of_group + GROUP");
   line("fw::copy_async_commit();");
   close();
+}
+
+// One of the sums that pass p of columns in registers makes of what it computes; none if it only adds up.
+std::string CudaEmitter::a_sum_of(int p) const {
+  const std::vector<int> needed = needed_in(p);
+  if (std::none_of(needed.begin(), needed.end(), [&](int s) { return step(s).role == Role::compute; })) return "";
+  for (int s : reduces_in(p))
+    if (is_float(dtype(s))) return "a" + to_string(s) + "[0]";
+  return "";
 }
 
 // All that a team reduces.
@@ -276,7 +289,6 @@ void CudaEmitter::write_held_entry() {
   // Columns in registers may be those of several blocks together.
   line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
        is_column() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
-  if (is_column()) line("fw::begin_cluster<", names_of_sums(), ">(team, fw::shared_memory() + a.ahead);");
   line("const index elements = fw::held_elements(a.elements);");
   if (is_column()) {
     line("constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time");
@@ -284,7 +296,17 @@ void CudaEmitter::write_held_entry() {
   }
   write_team_part();
   write_first_arrivals();
-  if (is_column()) line("fw::join_cluster(team);");
+  if (!sides(true).empty()) {
+    std::string types;
+    for (int s : sides(true)) types += ", " + reg(s);
+    line("const fw::u32 stretch_bits = team.bits + a.anchor_bits;");
+    line("const fw::Mailbox<ITEMS * ", to_string(sides(true).size()), types,
+         "> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);");
+  }
+  if (is_column()) {
+    line("fw::begin_cluster<", names_of_sums(), ">(team, fw::shared_memory() + a.ahead);");
+    line("fw::join_cluster(team.cluster_bits);");
+  }
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "embedded_kernels.h"
@@ -262,10 +263,17 @@ std::string CudaEmitter::computed(int s) const {
   if (counts_row(by)) return "fw::over_row(" + use(step(s).operands[0]) + ", " + use(by) + ")";
   std::string divisor = "row.d" + to_string(by) + (row_array(by) ? "[i]" : "");
   if (step(by).role == Role::scalar)
-    divisor = std::string(node(by).op == Op::extent ? "fw::count_of(" : "fw::divisor_of(") + use(by) + ")";
+    divisor = divisor_of_number(by);
   else if (row_level(s) || !is_divisor(by))
     return compute(s);
   return "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")";
+}
+
+// A literal, or a name that write_numbers gives to what is worked out once.
+std::string CudaEmitter::divisor_of_number(int s) const {
+  const std::string number = use(s);
+  if (number.starts_with("number")) return "divisor" + to_string(number_of_.at(step(s).value));
+  return std::string(node(s).op == Op::extent ? "fw::count_of(" : "fw::divisor_of(") + number + ")";
 }
 
 std::string CudaEmitter::accumulator_type(int s) const { return register_type(dtype(s)); }
@@ -317,6 +325,15 @@ void CudaEmitter::write_numbers() {
     std::string type = register_type(graph_.dtype(value));
     line("[[maybe_unused]] const ", type, " number", to_string(number), " = a.numbers[", to_string(number), "].as<",
          type, ">();");
+  }
+  std::set<std::string> divisors;
+  for (int s = 0; s < count(); ++s) {
+    const int by = node(s).op == Op::div && step(s).role == Role::compute ? step(s).operands[1] : -1;
+    if (by < 0 || step(by).role != Role::scalar || counts_row(by)) continue;
+    const std::string name = divisor_of_number(by);
+    if (!name.starts_with("divisor") || !divisors.insert(name).second) continue;
+    line("[[maybe_unused]] const auto ", name, " = fw::", node(by).op == Op::extent ? "count_of(" : "divisor_of(",
+         use(by), ");");
   }
 }
 

@@ -222,8 +222,13 @@ void CudaEmitter::write_stage(int p) {
   }
   close();
 
-  if (!is_column())
-    for (int s : reduces_in(p)) line("if (inside) ", combine(s, "sums.a" + to_string(s), "part" + to_string(s)));
+  // A thread's only vector has nothing to be added to.
+  for (int s : reduces_in(p)) {
+    if (is_column()) break;
+    const std::string sum = "sums.a" + to_string(s), part = "part" + to_string(s);
+    line("if (ITEMS == 1 && inside) ", sum, " = ", part, ";");
+    line("if (ITEMS != 1 && inside) ", combine(s, sum, part));
+  }
   for (int s : sides_in(p))
     if (!is_position_side(s)) line("if (inside) total.s", to_string(s), " += part", to_string(s), ";");
   for (int s : needed_) {

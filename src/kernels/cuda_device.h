@@ -27,6 +27,12 @@
 #else
 #define FW_SM90 0
 #endif
+// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
+#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
+#define FW_SENDS 1
+#else
+#define FW_SENDS 0
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -138,9 +144,13 @@ FW_FN void cluster_wait(FW_CALLER) {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 #endif
 }
-FW_FN void cluster_barrier(FW_CALLER) {
-  cluster_arrive(FW_LINE);
-  cluster_wait(FW_LINE);
+// Without what the thread wrote: only that it has come here, behind fences of its own.
+FW_FN void cluster_arrive_relaxed(FW_CALLER) {
+#ifdef FW_EMULATOR
+  fwemu::cluster_arrive(line);
+#elif FW_SM90
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
 }
 // The same place in the shared memory of another block.
 template <class T>

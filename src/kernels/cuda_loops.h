@@ -240,55 +240,77 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-// The blocks of a cluster exchange their sums through two buffers in turn, each with a barrier that counts what
-// arrives. A block sends when all of its threads have done with the exchange before, and needs what all blocks sent to
-// end one: nobody leaves sums in a buffer while another still reads it, and nothing else holds the blocks together. A
-// barrier of the cluster would wait for all that a thread has stored and asked for.
 template <class... Sums>
 FW_FN constexpr u32 widest_slot() {
   u32 most = 16;
   ((most = sizeof(Slot<Sums>) > most ? static_cast<u32>(sizeof(Slot<Sums>)) : most), ...);
   return most;
 }
-// The buffers and their barriers are the last of the shared memory before `end`.
+
+// Blocks of a cluster send what they have to where another will read it, and a barrier there counts what arrives. A
+// barrier of the cluster would wait for all that a thread has stored and asked for. A block that has got what the
+// others sent may end: they wait for what it sent.
+FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* barriers, [[maybe_unused]] u32 count) {
+#if FW_SENDS
+  if (cluster_bits == 0) return;
+  if (thread_index() == 0) {
+    for (u32 i = 0; i < count; ++i) mbarrier_init(barriers + i, 1);
+    mbarrier_fence();
+  }
+  cluster_arrive_relaxed();
+#endif
+}
+// Before anything is sent: the barriers of all blocks are there.
+FW_FN void join_cluster(u32 cluster_bits) {
+  if (cluster_bits != 0) cluster_wait();
+}
+FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
+#if FW_SENDS
+  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
+#endif
+}
+template <class S>
+FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
+                [[maybe_unused]] u32 block) {
+#if FW_SENDS
+  constexpr u32 pieces = sizeof(Slot<S>) / 16;
+  union {
+    u32 words[pieces * 4];
+    S what;
+  } sent = {};
+  sent.what = what;
+  store_async<pieces>(place, sent.words, barrier, block);
+#endif
+}
+FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
+#if FW_SENDS
+  mbarrier_wait_cluster(barrier, parity);
+#endif
+}
+
+// The blocks that a team is spread over exchange their sums through two buffers in turn. A block sends when all of its
+// threads have done with the exchange before, and needs what all blocks sent to end one: nobody leaves sums in a buffer
+// while another still reads it, and nothing else holds the blocks together. The buffers and their barriers are the last
+// of the shared memory before `end`.
 template <class... Sums>
-FW_FN void begin_cluster([[maybe_unused]] Team& team, [[maybe_unused]] char* end) {
-#if FW_SM90
+FW_FN void begin_cluster(Team& team, char* end) {
   if (team.cluster_bits == 0) return;
   team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
   team.buffers = end - 16 - 2 * team.buffer_bytes;
-  if (thread_index() == 0) {
-    for (u32 i = 1; i <= 2; ++i) mbarrier_init(reinterpret_cast<u64*>(end) - i, 1);
-    mbarrier_fence();
-  }
-  cluster_arrive();
-#endif
+  open_mail(team.cluster_bits, reinterpret_cast<u64*>(end) - 2, 2);
 }
-// Before the first exchange: the barriers of all blocks are there.
-FW_FN void join_cluster(const Team& team) {
-  if (team.cluster_bits != 0) cluster_wait();
-}
-// A block that has got what the others sent may end: they wait for what it sent.
 template <class S>
-FW_FN void exchange([[maybe_unused]] Team& team, [[maybe_unused]] S& sums) {
-#if FW_SM90
+FW_FN void exchange(Team& team, S& sums) {
   const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
   ++team.exchanges;
   u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
   Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  if (thread_index() == 0) mbarrier_arrive_expect(arrived, (pieces * 16) << (team.cluster_bits + team.lane_bits));
-  union {
-    u32 words[pieces * 4];
-    S sums;
-  } sent = {};
-  sent.sums = sums;
+  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
   for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    store_async<pieces>(slots + team.block() * width, sent.words, arrived, block);
-  mbarrier_wait_cluster(arrived, parity);
+    send(sums, slots + team.block() * width, arrived, block);
+  wait_for_mail(arrived, parity);
   sums = slots->sums;
   for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-#endif
 }
 
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
@@ -347,33 +369,55 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
 }
 
 // What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
-// order of the blocks. Each owns a stretch of the places. All leave theirs with the owner, behind a barrier of the
-// cluster, and behind another one the owner takes them: of `count` at a time, room for an 8-byte number each.
-FW_FN u32 owner_of_place(u32 bits, u32 cluster_bits) {
-  return (thread_index() & ((1u << bits) - 1)) >> (bits - cluster_bits);
-}
-template <class T>
-FW_FN T* owned_slot(char* memory, u32 which, u32 count, u32 from, u32 bits, u32 cluster_bits) {
-  const u32 own_bits = bits - cluster_bits, place = thread_index() & ((1u << own_bits) - 1);
-  return reinterpret_cast<T*>(memory + (((from * count + which) << own_bits) + place) * (V * 8));
-}
-template <class T>
-FW_FN void leave_for_owner(const T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
-  T* slot = owned_slot<T>(memory, which, count, rank_in_cluster(cluster_bits), bits, cluster_bits);
-  store_vector<V>(cluster_pointer(slot, owner_of_place(bits, cluster_bits)), values);
-}
-template <class T>
-FW_FN void add_blocks(T (&values)[V], char* memory, u32 which, u32 count, u32 bits, u32 cluster_bits) {
-  load_vector(owned_slot<T>(memory, which, count, 0, bits, cluster_bits), plain, values);
-  for (u32 from = 1; from < 1u << cluster_bits; ++from)
-    add_vector(owned_slot<T>(memory, which, count, from, bits, cluster_bits), values);
-}
+// order of the blocks. Each owns a stretch of the places, and all send it theirs: COUNT vectors of numbers of the types
+// T. Its memory, and behind it the barrier, are the last of the shared memory before `end`.
+template <u32 COUNT, class... T>
+struct Mailbox {
+  u32 bits, cluster_bits;
+  u64* arrived;
+  char* memory;
 
-// Loads that stand above this are issued above it: the assembler would move them down to where registers are free, and
-// then nothing is on its way while the thread computes. A branch that is never taken; `bits` is a number of bits.
+  static constexpr u32 room = widest_slot<Vector<T, V>...>();  // for a vector
+  FW_FN Mailbox(u32 place_bits, u32 of_cluster, char* end) : bits(place_bits), cluster_bits(of_cluster) {
+    arrived = reinterpret_cast<u64*>(end) - 1;
+    memory = end - 16 - bytes();
+    open_mail(cluster_bits, arrived, 1);
+  }
+  FW_FN u32 bytes() const { return (COUNT * room) << bits; }
+  FW_FN u32 own_bits() const { return bits - cluster_bits; }
+  FW_FN u32 owner() const { return (thread_index() & ((1u << bits) - 1)) >> own_bits(); }
+  FW_FN char* slot(u32 from, u32 which) const {
+    const u32 place = thread_index() & ((1u << own_bits()) - 1);
+    return memory + (((from * COUNT + which) << own_bits()) + place) * room;
+  }
+  template <class N>
+  FW_FN void send(const N (&values)[V], u32 which) const {
+    Vector<N, V> vector;
+#pragma unroll
+    for (int i = 0; i < V; ++i) vector[i] = values[i];
+    fw::send(vector, slot(rank_in_cluster(cluster_bits), which), arrived, owner());
+  }
+  template <class N>
+  FW_FN void add_up(N (&values)[V], u32 which) const {
+    load_vector(reinterpret_cast<const N*>(slot(0, which)), plain, values);
+    for (u32 from = 1; from < 1u << cluster_bits; ++from)
+      add_vector(reinterpret_cast<const N*>(slot(from, which)), values);
+  }
+};
+
+// Two branches that are never taken, `bits` being a number of bits, hold the assembler to the order of the text. Loads
+// above the first are issued above it: it would move them down to where registers are free, and then nothing is on its
+// way while the thread computes. A value at the second has been computed there: it would move all waits for copies
+// in front of what is computed between them.
 FW_FN void stay_above([[maybe_unused]] u32 bits) {
 #ifndef FW_EMULATOR
   if (bits > 32) asm volatile("trap;");
+#endif
+}
+template <class T>
+FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
+#ifndef FW_EMULATOR
+  if ((static_cast<u32>(bits_of(value)) & (bits & ~63u)) != 0) asm volatile("trap;");
 #endif
 }
 

@@ -323,30 +323,31 @@ FW_FN Divisor<T> count_of(T n) {
   return {n};
 }
 #if FW_CUDA
+// The reciprocal is the sum of the two, of one sign, so that infinities meet no others.
 template <>
 struct Divisor<float> {
-  float value, scale, reciprocal;
+  float scale, reciprocal, rest;
 };
-// Scaled so that neither the number nor its reciprocal is denormal. Where a numerator leaves the range of float with
-// it, the quotient does too.
+// Of what neither is denormal nor has a denormal reciprocal. 0 and infinity have a residual that is undefined.
+FW_FN Divisor<float> exact_reciprocal(float b, float scale) {
+  const float y = rcp_approx(b);
+  const float e = mad(-b, y, 1.0f);
+  const float nearest = abs(e) < 1 ? mad(y, e, y) : y;
+  const float below = mad(-b, nearest, 1.0f) < 0 ? float_of(bits_of(nearest) - 1) : nearest;
+  const float residual = mad(-b, below, 1.0f);
+  return {scale, below, below * (residual > 0 ? residual : 0x1p-60f)};
+}
+// Scaled so that it is. Where a numerator leaves the range of float with it, the quotient does too.
 FW_FN Divisor<float> divisor_of(float b) {
   const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
-  const float y = rcp_approx(b * scale);
-  const float e = mad(-(b * scale), y, 1.0f);
-  return {b * scale, scale, abs(e) < 1 ? mad(y, e, y) : y};
+  return exact_reciprocal(b * scale, scale);
 }
-// From 1 to 2^60: nothing has to be scaled. By 0, of what has no elements, as div.
-FW_FN Divisor<float> count_of(float n) {
-  const float y = rcp_approx(n);
-  const float e = mad(-n, y, 1.0f);
-  return {n, 1.0f, abs(e) < 1 ? mad(y, e, y) : y};
-}
-// As div above; 0.5 ulp, 1.5 in denormal results and where the residual is denormal.
+// From 1 to 2^60: nothing has to be scaled. Or 0, of what has no elements.
+FW_FN Divisor<float> count_of(float n) { return exact_reciprocal(n, 1.0f); }
+// As div above; 0.5 ulp, 1.5 in denormal results.
 FW_FN float div(float a, Divisor<float> b) {
   a *= b.scale;
-  const float q = a * b.reciprocal;
-  const float r = mad(-q, b.value, a);
-  return abs(r) < abs(a) ? mad(r, b.reciprocal, q) : q;
+  return mad(a, b.reciprocal, a * b.rest);
 }
 #endif
 

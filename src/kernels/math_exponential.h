@@ -165,17 +165,15 @@ FW_FN float tanh(float x) {
   return abs(x) < 0.9f ? small : signed_as(large, x);
 }
 
-// e^-x = 2^t e^d, where d is what rounding t took away; one residual step for the reciprocal, which takes d in. What is
-// below the normal numbers becomes 0. 5.1 ulp, of which 4.2 are ex2_approx's, where its result is just above a power
-// of 2 and its reciprocal just below one.
+// e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
+// is below the normal numbers becomes 0. Far from 0, d may be anything: NaN is made a number, and all others are
+// multiplied by 0, since rcp_approx(1) is 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a
+// power of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
-  const float c = min_or_nan(max_or_nan(x, -88.5f), 88.5f);  // 2^t is finite
-  const float t = c * -ieee<float>::log2e;
-  const float d = mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -c));
-  const float e = ex2_approx(t);
-  const float y = rcp_approx(1 + e);
-  const float rest = 1 - y;
-  return mad(y, mad(-rest, d, mad(-y, e, rest)), y);
+  const float t = x * -ieee<float>::log2e;
+  const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
+  const float y = rcp_approx(1 + ex2_approx(t));
+  return mad(y, (y - 1) * d, y);
 }
 #endif
 

@@ -53,20 +53,21 @@ FW_FN double float_of(u64 b) { return __builtin_bit_cast(double, b); }
 #endif
 FW_FN float flushed(float x) { return (bits_of(x) & 0x7f800000) == 0 ? float_of(bits_of(x) & 0x80000000) : x; }
 FW_FN float ex2_approx(float x) { return flushed(FW_APPROXIMATE(__builtin_exp2(double(flushed(x))), 2.1)); }
-FW_FN float rcp_approx(float x) { return flushed(FW_APPROXIMATE(1.0 / flushed(x), 1.0)); }
+FW_FN float rcp_approx(float x) { return x == 1 ? x : flushed(FW_APPROXIMATE(1.0 / flushed(x), 1.0)); }
 FW_FN float rsqrt_approx(float x) { return flushed(FW_APPROXIMATE(1.0 / __builtin_sqrt(double(flushed(x))), 2.1436)); }
 FW_FN float lg2_approx(float x) { return FW_APPROXIMATE(__builtin_log2(double(flushed(x))), 4.0); }
 FW_FN float mad_saturated(float a, float b, float c) {
   const float r = __builtin_fmaf(a, b, c);
   return r > 0 ? (r < 1 ? r : 1) : 0;  // 0 for NaN
 }
+FW_FN float min_of_numbers(float a, float b) { return __builtin_fminf(a, b); }
 #else
 FW_FN float ex2_approx(float x) {  // the manual says 2 ulp; 2.07 were seen
   float r;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
 }
-FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp
+FW_FN float rcp_approx(float x) {  // 1 / x within 1 ulp; 1 of 1
   float r;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
   return r;
@@ -84,6 +85,11 @@ FW_FN float lg2_approx(float x) {  // log2(x) within 2^-22, or that much of a re
 FW_FN float mad_saturated(float a, float b, float c) {  // a * b + c, clamped to [0, 1]; 0 for NaN
   float r;
   asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(r) : "f"(a), "f"(b), "f"(c));
+  return r;
+}
+FW_FN float min_of_numbers(float a, float b) {  // the number, if the other is NaN
+  float r;
+  asm("min.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
   return r;
 }
 #endif

@@ -177,18 +177,27 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total.
+// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
-  if (c.team * c.lanes <= 32) return 0;
+  const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
+  int64_t mail = 0;
+  if (c.cluster > c.spread()) {
+    int64_t widest = 0;
+    for (const auto& operand : code_.operands)
+      if (operand.side) widest = std::max(widest, size_of(operand.dtype));
+    const int64_t places = c.team * c.anchors_together, vectors = c.variant.items * code_.cuda.sides_at_positions();
+    mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
+  }
+  if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
-  largest = ceil_div(largest, 16) * 16;
+  largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
   const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
   const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
-  return static_cast<uint32_t>(largest * slots + exchange);
+  return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
@@ -198,9 +207,10 @@ inline uint32_t CudaRules::shared_bytes(const Call& c) const {
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
 // need not be a multiple of 4: an H200 has room for 30 clusters of 4 blocks that fill a processor each, not for 33.
+// Where clusters fill pairs of processors, nothing is left over.
 inline int64_t CudaRules::blocks_at_a_time(const Call& c) const {
-  const int64_t places = c.processors * std::max(resident_blocks(c, ""), 1);
-  return c.cluster > 2 ? places * 15 / 16 : places;
+  const int64_t resident = std::max(resident_blocks(c, ""), 1), places = c.processors * resident;
+  return 2 * resident % c.cluster != 0 ? places * 15 / 16 : places;
 }
 
 // The rows of each anchor, shared out to as many teams as can work at a time: in whole blocks, none of which is left
