@@ -5308,7 +5308,7 @@ FW_FN Divisor<float> exact_reciprocal(float b, float scale) {
   return {scale, below, below * (residual > 0 ? residual : 0x1p-60f)};
 }
 
-// Scaled so that it is. Where a numerator leaves the range of float with it, the quotient does too.
+// Scaled so that neither is. Where a numerator leaves the range of float with it, the quotient does too.
 FW_FN Divisor<float> divisor_of(float b) {
   const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
   return exact_reciprocal(b * scale, scale);
@@ -5317,7 +5317,7 @@ FW_FN Divisor<float> divisor_of(float b) {
 // From 1 to 2^60: nothing has to be scaled. Or 0, of what has no elements.
 FW_FN Divisor<float> count_of(float n) { return exact_reciprocal(n, 1.0f); }
 
-// As div above; 0.5 ulp, 1.5 in denormal results.
+// As div above; 0.5 ulp, 1.0 just above the denormal numbers, 1.5 in them.
 FW_FN float div(float a, Divisor<float> b) {
   a *= b.scale;
   return mad(a, b.reciprocal, a * b.rest);
@@ -5427,9 +5427,10 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
 }
 
 // e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
-// is below the normal numbers becomes 0. Far from 0, d may be anything: NaN is made a number, and all others are
-// multiplied by 0, since rcp_approx(1) is 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a
-// power of 2 and its reciprocal just below one.
+// is below the normal numbers becomes 0. Far from 0, d may be anything, but is never infinite: where t is, the two
+// products are infinities of different signs (ln2_rest is negative), and NaN is made a number. All others meet a 0
+// there, in y or (rcp_approx(1) being 1) in y - 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just
+// above a power of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
   const float t = x * -ieee<float>::log2e;
   const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
@@ -5985,8 +5986,10 @@ FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* ba
 }
 
 // Before anything is sent: the barriers of all blocks are there.
-FW_FN void join_cluster(u32 cluster_bits) {
+FW_FN void join_cluster([[maybe_unused]] u32 cluster_bits) {
+#if FW_SENDS
   if (cluster_bits != 0) cluster_wait();
+#endif
 }
 
 FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
@@ -6695,7 +6698,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;

@@ -2346,7 +2346,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
 #endif
   load_row(a, row);
   const fw::u32 stretch_bits = team.bits + a.anchor_bits;
-  const fw::Mailbox<ITEMS * 4, float, float, float, float> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);
+  const fw::Mailbox<ITEMS, float, float, float, float> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);
   Total total;
   total.clear();
   Side side[ITEMS];
@@ -2460,7 +2460,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
   if (a.cluster_bits != 0) {
     fw::join_cluster(a.cluster_bits);
-    fw::expect_mail(mailbox.arrived, mailbox.bytes());
+    mailbox.expect();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       if ((0u & (stretches - 1)) == stretch) mailbox.send(side[item].s47, item * 4u + 0u);
@@ -3816,7 +3816,7 @@ FW_FN Divisor<float> exact_reciprocal(float b, float scale) {
 // From 1 to 2^60: nothing has to be scaled. Or 0, of what has no elements.
 FW_FN Divisor<float> count_of(float n) { return exact_reciprocal(n, 1.0f); }
 
-// As div above; 0.5 ulp, 1.5 in denormal results.
+// As div above; 0.5 ulp, 1.0 just above the denormal numbers, 1.5 in them.
 FW_FN float div(float a, Divisor<float> b) {
   a *= b.scale;
   return mad(a, b.reciprocal, a * b.rest);
@@ -3926,9 +3926,10 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
 }
 
 // e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
-// is below the normal numbers becomes 0. Far from 0, d may be anything: NaN is made a number, and all others are
-// multiplied by 0, since rcp_approx(1) is 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a
-// power of 2 and its reciprocal just below one.
+// is below the normal numbers becomes 0. Far from 0, d may be anything, but is never infinite: where t is, the two
+// products are infinities of different signs (ln2_rest is negative), and NaN is made a number. All others meet a 0
+// there, in y or (rcp_approx(1) being 1) in y - 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just
+// above a power of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
   const float t = x * -ieee<float>::log2e;
   const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
@@ -4486,8 +4487,10 @@ FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* ba
 }
 
 // Before anything is sent: the barriers of all blocks are there.
-FW_FN void join_cluster(u32 cluster_bits) {
+FW_FN void join_cluster([[maybe_unused]] u32 cluster_bits) {
+#if FW_SENDS
   if (cluster_bits != 0) cluster_wait();
+#endif
 }
 
 FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
@@ -4589,21 +4592,24 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
 }
 
 // What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
-// order of the blocks. Each owns a stretch of the places, and all send it theirs: COUNT vectors of numbers of the types
-// T. Its memory, and behind it the barrier, are the last of the shared memory before `end`.
-template <u32 COUNT, class... T>
+// order of the blocks. Each owns a stretch of the places, and all send it theirs: EACH vectors of each of the types T.
+// Its memory, and behind it the barrier, are the last of the shared memory before `end`.
+template <u32 EACH, class... T>
 struct Mailbox {
   u32 bits, cluster_bits;
   u64* arrived;
   char* memory;
 
+  static constexpr u32 COUNT = EACH * sizeof...(T);
   static constexpr u32 room = widest_slot<Vector<T, V>...>();  // for a vector
+  static constexpr u32 sent =
+      EACH * (u32{0} + ... + static_cast<u32>(sizeof(Slot<Vector<T, V>>)));  // narrow ones fill it in part
   FW_FN Mailbox(u32 place_bits, u32 of_cluster, char* end) : bits(place_bits), cluster_bits(of_cluster) {
     arrived = reinterpret_cast<u64*>(end) - 1;
-    memory = end - 16 - bytes();
+    memory = end - 16 - ((COUNT * room) << bits);
     open_mail(cluster_bits, arrived, 1);
   }
-  FW_FN u32 bytes() const { return (COUNT * room) << bits; }
+  FW_FN void expect() const { expect_mail(arrived, sent << bits); }
   FW_FN u32 own_bits() const { return bits - cluster_bits; }
   FW_FN u32 owner() const { return (thread_index() & ((1u << bits) - 1)) >> own_bits(); }
   FW_FN char* slot(u32 from, u32 which) const {
@@ -5191,7 +5197,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;

@@ -114,7 +114,7 @@ void CudaEmitter::write_team_end(bool held) {
     close();
     open("if (a.cluster_bits != 0)");
     line("fw::join_cluster(a.cluster_bits);");
-    line("fw::expect_mail(mailbox.arrived, mailbox.bytes());");
+    line("mailbox.expect();");
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
     for_each_side([&](const std::string& side, const std::string& which) {
@@ -300,8 +300,7 @@ void CudaEmitter::write_held_entry() {
     std::string types;
     for (int s : sides(true)) types += ", " + reg(s);
     line("const fw::u32 stretch_bits = team.bits + a.anchor_bits;");
-    line("const fw::Mailbox<ITEMS * ", to_string(sides(true).size()), types,
-         "> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);");
+    line("const fw::Mailbox<ITEMS", types, "> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);");
   }
   if (is_column()) {
     line("fw::begin_cluster<", names_of_sums(), ">(team, fw::shared_memory() + a.ahead);");

@@ -255,8 +255,7 @@ bool CudaEmitter::counts_row(int s) const {
   return node(s).sizes("size")[0] == elements_of_row(kernel_.axes, nest());
 }
 
-// Quotients of one divisor share its reciprocal: that of a row is kept with it, that of a number the compiler finds to
-// be the same everywhere.
+// Quotients of one divisor share its reciprocal: that of a row is kept with it, that of a number has a name.
 std::string CudaEmitter::computed(int s) const {
   if (node(s).op != Op::div) return compute(s);
   const int by = step(s).operands[1];

@@ -261,8 +261,10 @@ FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* ba
 #endif
 }
 // Before anything is sent: the barriers of all blocks are there.
-FW_FN void join_cluster(u32 cluster_bits) {
+FW_FN void join_cluster([[maybe_unused]] u32 cluster_bits) {
+#if FW_SENDS
   if (cluster_bits != 0) cluster_wait();
+#endif
 }
 FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
 #if FW_SENDS
@@ -369,21 +371,24 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
 }
 
 // What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
-// order of the blocks. Each owns a stretch of the places, and all send it theirs: COUNT vectors of numbers of the types
-// T. Its memory, and behind it the barrier, are the last of the shared memory before `end`.
-template <u32 COUNT, class... T>
+// order of the blocks. Each owns a stretch of the places, and all send it theirs: EACH vectors of each of the types T.
+// Its memory, and behind it the barrier, are the last of the shared memory before `end`.
+template <u32 EACH, class... T>
 struct Mailbox {
   u32 bits, cluster_bits;
   u64* arrived;
   char* memory;
 
+  static constexpr u32 COUNT = EACH * sizeof...(T);
   static constexpr u32 room = widest_slot<Vector<T, V>...>();  // for a vector
+  static constexpr u32 sent =
+      EACH * (u32{0} + ... + static_cast<u32>(sizeof(Slot<Vector<T, V>>)));  // narrow ones fill it in part
   FW_FN Mailbox(u32 place_bits, u32 of_cluster, char* end) : bits(place_bits), cluster_bits(of_cluster) {
     arrived = reinterpret_cast<u64*>(end) - 1;
-    memory = end - 16 - bytes();
+    memory = end - 16 - ((COUNT * room) << bits);
     open_mail(cluster_bits, arrived, 1);
   }
-  FW_FN u32 bytes() const { return (COUNT * room) << bits; }
+  FW_FN void expect() const { expect_mail(arrived, sent << bits); }
   FW_FN u32 own_bits() const { return bits - cluster_bits; }
   FW_FN u32 owner() const { return (thread_index() & ((1u << bits) - 1)) >> own_bits(); }
   FW_FN char* slot(u32 from, u32 which) const {

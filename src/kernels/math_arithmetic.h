@@ -337,14 +337,14 @@ FW_FN Divisor<float> exact_reciprocal(float b, float scale) {
   const float residual = mad(-b, below, 1.0f);
   return {scale, below, below * (residual > 0 ? residual : 0x1p-60f)};
 }
-// Scaled so that it is. Where a numerator leaves the range of float with it, the quotient does too.
+// Scaled so that neither is. Where a numerator leaves the range of float with it, the quotient does too.
 FW_FN Divisor<float> divisor_of(float b) {
   const float scale = abs(b) < 0x1p-60f ? 0x1p60f : abs(b) > 0x1p60f ? 0x1p-60f : 1.0f;
   return exact_reciprocal(b * scale, scale);
 }
 // From 1 to 2^60: nothing has to be scaled. Or 0, of what has no elements.
 FW_FN Divisor<float> count_of(float n) { return exact_reciprocal(n, 1.0f); }
-// As div above; 0.5 ulp, 1.5 in denormal results.
+// As div above; 0.5 ulp, 1.0 just above the denormal numbers, 1.5 in them.
 FW_FN float div(float a, Divisor<float> b) {
   a *= b.scale;
   return mad(a, b.reciprocal, a * b.rest);

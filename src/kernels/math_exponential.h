@@ -166,9 +166,10 @@ FW_FN float tanh(float x) {
 }
 
 // e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
-// is below the normal numbers becomes 0. Far from 0, d may be anything: NaN is made a number, and all others are
-// multiplied by 0, since rcp_approx(1) is 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a
-// power of 2 and its reciprocal just below one.
+// is below the normal numbers becomes 0. Far from 0, d may be anything, but is never infinite: where t is, the two
+// products are infinities of different signs (ln2_rest is negative), and NaN is made a number. All others meet a 0
+// there, in y or (rcp_approx(1) being 1) in y - 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just
+// above a power of 2 and its reciprocal just below one.
 FW_FN float sigmoid(float x) {
   const float t = x * -ieee<float>::log2e;
   const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);

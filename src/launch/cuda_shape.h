@@ -177,7 +177,7 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. Or fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;

@@ -213,6 +213,21 @@ TEST_F(Clusters, AddUpSumsOnTheSide) {
   }
 }
 
+// Each vector that is sent counts as what it has, whatever room the widest of them takes.
+TEST_F(Clusters, AddUpSumsOfTwoWidths) {
+  const Graph graph = parse(
+      "graph(%x: f32[n, 512]) { %1 = layer_norm(%x) {axes = 1, eps = 0.01} %2 = sum(%1) {dims = (0), keepdim = 0} %3 = "
+      "mul(%1, %1) %4 = cast(%3) {dtype = f64} %5 = sum(%4) {dims = (0), keepdim = 0} %6 = cast(%5) {dtype = f32} "
+      "return "
+      "%1, %2, %6 }");
+  const auto executable = compile(graph, {false});
+  const uint64_t before = emulator_count("emulator_cluster_launches");
+  std::mt19937 random(19);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 600}}, random);
+  for (wanted = 0; wanted <= 6; ++wanted) EXPECT_EQ(disagreement(*executable, graph, {false}, inputs), "") << wanted;
+  EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 1);
+}
+
 // Short rows of a length that the graph knows have fewer variants; clusters are candidates all the same.
 TEST_F(Clusters, AreCandidatesOfShortRows) {
   const Graph graph = parse(

@@ -85,6 +85,11 @@ extern "C" __global__ void __launch_bounds__(256) everything(const __grid_consta
   }
   mbarrier_wait_cluster(full, 0);
 #endif
+  cluster_arrive();
+  cluster_wait();
+  cluster_arrive_relaxed();
+  cluster_wait();
+  c[0] += *cluster_pointer(s, 0);
   store_vector<4>(a.y + 4 * i, c);
   const Division q = divide(i, a.divider);
   a.l[i] = q.quotient * q.remainder;

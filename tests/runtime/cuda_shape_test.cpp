@@ -153,6 +153,9 @@ TEST(CudaShape, ClustersAddUpSumsOnTheSide) {
   EXPECT_LE(eight.first * 8, one.first);
   // One block to a processor: an H200 works on 30 clusters of 4 at a time, whatever 132 divided by 4 is.
   EXPECT_EQ(rows.rules(1).in_clusters(4)->blocks, 30 * 4);
+  // Two: each fills a pair of processors, and none is left out.
+  EXPECT_EQ(rows.rules(2).in_clusters(4)->blocks, rows.rules(2).in_clusters(2)->blocks);
+  EXPECT_LT(rows.rules(2).in_clusters(8)->blocks, rows.rules(2).in_clusters(4)->blocks);
 }
 
 // More places than blocks that fit: every place has a block, and all teams of it work.
