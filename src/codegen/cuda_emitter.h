@@ -43,6 +43,7 @@ class CudaEmitter : Emitter {
   bool is_divisor(int s) const;  // a value of the row that its elements are divided by
   bool counts_row(int s) const;
   std::string computed(int s) const;
+  std::string made_divisor(int s) const;
   std::string divisor_of_number(int s) const;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;

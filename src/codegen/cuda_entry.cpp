@@ -95,39 +95,40 @@ void CudaEmitter::write_team_end(bool held) {
       unsigned which = 0;
       for (int s : sides(true)) write("side[item].s" + to_string(s), to_string(which++) + "u");
     };
+    auto for_each_item = [&](auto write) {
+      out_ += "#pragma unroll\n";
+      open("for (int item = 0; item < ITEMS; ++item)");
+      write();
+      close();
+    };
     auto in_its_stretch = [](const std::string& which) { return "if ((" + which + " & (stretches - 1)) == stretch) "; };
-    auto of_all_items = [&](const std::string& which) { return "item * " + count + "u + " + which + ");"; };
     by_way_of_arrival([&] { line("fw::copy_async_wait<0>();"); }, [] {});
     line("char* const memory = fw::shared_memory() + a.ahead;");
     open("if (stretches > 1)");
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    line("fw::barrier();  // whoever still reads what was there");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
-    });
-    line("fw::barrier();");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line(in_its_stretch(which), "fw::add_stretches(", side, ", stretch_bits, memory, ", which, ");");
+    for_each_item([&] {
+      line("fw::barrier();  // whoever still reads what was there");
+      for_each_side([&](const std::string& side, const std::string& which) {
+        line("fw::leave_for_stretches(", side, ", memory, ", which, ");");
+      });
+      line("fw::barrier();");
+      for_each_side([&](const std::string& side, const std::string& which) {
+        line(in_its_stretch(which), "fw::add_stretches(", side, ", stretch_bits, memory, ", which, ");");
+      });
     });
     close();
-    close();
+    auto with_mailbox = [&](const std::string& does) {
+      for_each_item([&] {
+        for_each_side([&](const std::string& side, const std::string& which) {
+          line(in_its_stretch(which), "mailbox.", does, "(", side, ", item * ", count, "u + ", which, ");");
+        });
+      });
+    };
     open("if (a.cluster_bits != 0)");
     line("fw::join_cluster(a.cluster_bits);");
     line("mailbox.expect();");
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line(in_its_stretch(which), "mailbox.send(", side, ", ", of_all_items(which));
-    });
-    close();
+    with_mailbox("send");
     line("fw::wait_for_mail(mailbox.arrived, 0);");
-    out_ += "#pragma unroll\n";
-    open("for (int item = 0; item < ITEMS; ++item)");
-    for_each_side([&](const std::string& side, const std::string& which) {
-      line(in_its_stretch(which), "mailbox.add_up(", side, ", ", of_all_items(which));
-    });
-    close();
+    with_mailbox("add_up");
     close();
     over_items(
         {"if (mailbox.owner() == rank && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * "

@@ -268,11 +268,14 @@ std::string CudaEmitter::computed(int s) const {
   return "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")";
 }
 
-// A literal, or a name that write_numbers gives to what is worked out once.
+std::string CudaEmitter::made_divisor(int s) const {
+  return std::string(node(s).op == Op::extent ? "fw::count_of(" : "fw::divisor_of(") + use(s) + ")";
+}
+
+// A name that write_numbers gives to what is worked out once; a literal is worked out by the compiler.
 std::string CudaEmitter::divisor_of_number(int s) const {
-  const std::string number = use(s);
-  if (number.starts_with("number")) return "divisor" + to_string(number_of_.at(step(s).value));
-  return std::string(node(s).op == Op::extent ? "fw::count_of(" : "fw::divisor_of(") + number + ")";
+  const std::string number = use(s), named = "number";
+  return number.starts_with(named) ? "divisor" + number.substr(named.size()) : made_divisor(s);
 }
 
 std::string CudaEmitter::accumulator_type(int s) const { return register_type(dtype(s)); }
@@ -331,8 +334,7 @@ void CudaEmitter::write_numbers() {
     if (by < 0 || step(by).role != Role::scalar || counts_row(by)) continue;
     const std::string name = divisor_of_number(by);
     if (!name.starts_with("divisor") || !divisors.insert(name).second) continue;
-    line("[[maybe_unused]] const auto ", name, " = fw::", node(by).op == Op::extent ? "count_of(" : "divisor_of(",
-         use(by), ");");
+    line("[[maybe_unused]] const auto ", name, " = ", made_divisor(by), ";");
   }
 }
 

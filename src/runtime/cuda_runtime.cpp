@@ -151,7 +151,7 @@ std::shared_ptr<Module> Runtime::obtain(const std::string& source, Architecture 
   return make(std::move(image));
 }
 
-// Wherever they run. NVRTC knows what the blocks send one another (st.async) since 12.1.
+// Wherever they run. NVRTC knows what the blocks send one another since 12.1: FW_SENDS of kernels/cuda_device.h.
 uint32_t Runtime::largest_cluster(int device) {
   return major_of_kernels(device) >= 9 && found().nvrtc->version_number() >= 12010 ? 8 : 1;
 }

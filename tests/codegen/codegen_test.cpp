@@ -138,6 +138,23 @@ TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
   EXPECT_EQ(kernels_in(code.walking_text), 1 + kernels_in(code.walking_parts.split_rows));
 }
 
+// Waits for columns stay between what is computed of them; where the first pass only adds up there is nothing to keep
+// apart.
+TEST(KernelText, ColumnsAreComputedBetweenWaits) {
+  Program program;
+  program.forward = parse("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.1} %2 = silu(%1) return %2 }");
+  program.wrt.assign(1, true);
+  program.options.cuda = true;
+  run_pipeline(program);
+  const std::string forward = emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel).text;
+  const std::string backward = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel).text;
+  EXPECT_NE(forward.find("fw::copy_async_wait<"), std::string::npos);
+  EXPECT_EQ(forward.find("fw::compute_above("), std::string::npos);
+  const size_t above = backward.find("fw::compute_above(a.lane_bits, sums0.");
+  ASSERT_NE(above, std::string::npos);
+  EXPECT_LT(above, backward.find("fw::copy_async_wait<", above));
+}
+
 // Of a kernel that has sums on the side: a product is added to one in one instruction, whose condition the compiler
 // would not move it across; and the loads of the next row stand in front of the branch that keeps them above the work
 // on this one.
