@@ -966,42 +966,44 @@ FW_FN void load_row(const Args& a, Row& row) {
   }
 }
 
-struct Sums0 {
-  float a25[V];
-  float a27[V];
+template <int W>
+struct SumsOf0 {
+  float a25[W];
+  float a27[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a25[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a27[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a25[i] += other.a25[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a27[i] += other.a27[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a25[i] = fw::shuffle_xor(a25[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a27[i] = fw::shuffle_xor(a27[i], offset);
     }
     return other;
   }
 };
+using Sums0 = SumsOf0<V>;
 
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
@@ -2887,10 +2889,13 @@ FW_FN void reduce(Team& team, S& sums) {
     barrier();  // whoever still reads the slots of the last reduction
     if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
     barrier();
-    // Of many slots the lanes of a warp that stand in the same column take some each.
-    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    // Of many slots the lanes of a warp that stand in the same column take some each. Where their number is known, so
+    // many that they are not all on their way at a time.
+    constexpr u32 few = FW_ROW > 0 ? 128 : 16;
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > few ? warp_size >> team.lane_bits : 1;
     const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
     sums = slots[first * width + team.lane].sums;
+#pragma unroll 4
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
@@ -3357,8 +3362,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
-  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
-  // take registers, too.
+  // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
   // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
   LaunchChoice in_registers(int vector) const;
@@ -3442,7 +3446,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
@@ -3458,7 +3462,7 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
   choice.items = code_.cuda.items[0];
   if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
-  choice.lanes = std::min(64 / choice.vector, 32);
+  choice.lanes = 32 / choice.vector;  // fw::team_of_columns
   return choice;
 }
 
@@ -3570,7 +3574,8 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side. Of
+// columns in registers each is reduced by a team of its own (fw::team_of_columns), which has a lane for each.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;
@@ -3582,14 +3587,15 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
   }
   if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
-  const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
+  const bool columns = code_.nest.kind == Loops::Kind::column, own = columns && c.variant.items != 0;
+  const int64_t width = columns && !own ? c.variant.vector : 1, lanes = own ? c.lanes * c.variant.vector : c.lanes;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
-  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  const int64_t slots = lanes < 32 ? in_block / 32 * lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * lanes * largest + 16 : 0;  // fw::begin_cluster
   return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
@@ -3689,6 +3695,8 @@ inline bool CudaRules::possible(const Call& c) const {
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
   if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
+  // Threads of a warp share out the columns of their vectors.
+  if (code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && c.lanes * c.variant.vector > 32) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
 }

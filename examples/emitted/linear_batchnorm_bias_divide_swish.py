@@ -297,31 +297,34 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 12, 6, 3> {};
 
 struct Row {
-  float v1[V];
+  float own1;
+  float own3;
   float v3[V];
-  float v6[V];
-  float v7[V];
-  float v8[V];
-  float v10[V];
-  float v11[V];
-  float v13[V];
-  float v14[V];
-  float v15[V];
+  float own6;
+  float own7;
+  float own8;
+  float own10;
+  float own11;
+  float own13;
+  float own14;
+  float own15;
   float v17;
   float v18;
-  float v19[V];
-  float v20[V];
-  float v21[V];
-  float v22[V];
-  float v23[V];
-  float v25[V];
-  float v26[V];
-  float v27[V];
-  float v28[V];
+  float own19;
+  float own20;
+  float own21;
+  float own22;
+  float own23;
+  float own25;
+  float own26;
+  float own27;
+  float own28;
+  float own30;
   float v30[V];
-  float v32[V];
+  float own32;
   float v33;
-  float v34[V];
+  float own34;
+  float own35;
   float v35[V];
   fw::i64 v39;
   fw::i64 v41;
@@ -338,6 +341,7 @@ struct Row {
   index o10;
   index o11;
   index pos;  // first of this thread's columns
+  int own;  // which of them is its own
   bool live;  // there is such a row
 };
 
@@ -408,43 +412,49 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
-    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
-    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1]), a.reads));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
-    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
+  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
+  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
+  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1]), a.reads));
+  row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
+  row.v39 = writer && row.own == 0 && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
 }
 
-struct Sums0 {
-  float a1[V];
+template <int W>
+struct SumsOf0 {
+  float a1[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a1[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a1[i] += other.a1[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a1[i] = fw::shuffle_xor(a1[i], offset);
     }
     return other;
   }
+  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf0<W / 2> part;
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a1[i] = upper ? a1[W / 2 + i] : a1[i];
+    return part;
+  }
 };
+using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
+FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -454,17 +464,16 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v13[i] = fw::mul(row.v11[i], number2);
-    row.v17 = fw::sub(number0, 1.0f);
-    row.v18 = fw::div(number0, row.v17);
-    row.v22[i] = fw::mul(row.v21[i], number2);
-    row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], divisor4);
-    row.v41 = fw::add(row.v39, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own13 = fw::mul(row.own11, number2);
+  row.v17 = fw::sub(number0, 1.0f);
+  row.v18 = fw::div(number0, row.v17);
+  row.own22 = fw::mul(row.own21, number2);
+  row.own34 = fw::add(row.own32, row.v33);
+  row.own35 = fw::div(row.own34, divisor4);
+  row.v41 = fw::add(row.v39, number5);
+  if (store && row.own == 0 && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
+  fw::tell_columns(team, row.own35, row.v35);
 }
 
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
@@ -485,31 +494,39 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums1 {
-  float a6[V];
+template <int W>
+struct SumsOf1 {
+  float a6[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a6[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a6[i] += other.a6[i];
     }
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
+  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf1 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a6[i] = fw::shuffle_xor(a6[i], offset);
     }
     return other;
   }
+  FW_FN SumsOf1<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf1<W / 2> part;
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a6[i] = upper ? a6[W / 2 + i] : a6[i];
+    return part;
+  }
 };
+using Sums1 = SumsOf1<V>;
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
+FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -519,15 +536,14 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.a1[i];
-    row.v3[i] = fw::div(row.v1[i], divisor0);
-    row.v8[i] = fw::add(row.v3[i], row.v7[i]);
-    row.v10[i] = fw::mul(row.v8[i], number1);
-    row.v14[i] = fw::add(row.v10[i], row.v13[i]);
-    if (store) static_cast<float*>(a.pointers[3])[row.o3 + i * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v14[i]);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own1 = sums.a1[0];
+  row.own3 = fw::div(row.own1, divisor0);
+  row.own8 = fw::add(row.own3, row.own7);
+  row.own10 = fw::mul(row.own8, number1);
+  row.own14 = fw::add(row.own10, row.own13);
+  if (store) static_cast<float*>(a.pointers[3])[row.o3 + i * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.own14);
+  fw::tell_columns(team, row.own3, row.v3);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -550,18 +566,24 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums2 {
+template <int W>
+struct SumsOf2 {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Sums2& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf2& other) {
   }
-  FW_FN Sums2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums2 other;
+  FW_FN SumsOf2 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf2 other;
     return other;
   }
+  FW_FN SumsOf2<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf2<W / 2> part;
+    return part;
+  }
 };
+using Sums2 = SumsOf2<V>;
 
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
+FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -571,19 +593,18 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v6[i] = sums.a6[i];
-    row.v15[i] = fw::div(row.v6[i], divisor0);
-    row.v19[i] = fw::mul(row.v15[i], row.v18);
-    row.v20[i] = fw::mul(row.v19[i], number1);
-    row.v23[i] = fw::add(row.v20[i], row.v22[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v23[i]);
-    row.v25[i] = fw::add(row.v15[i], number3);
-    row.v26[i] = fw::rsqrt(row.v25[i]);
-    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], divisor4);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own6 = sums.a6[0];
+  row.own15 = fw::div(row.own6, divisor0);
+  row.own19 = fw::mul(row.own15, row.v18);
+  row.own20 = fw::mul(row.own19, number1);
+  row.own23 = fw::add(row.own20, row.own22);
+  if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own23);
+  row.own25 = fw::add(row.own15, number3);
+  row.own26 = fw::rsqrt(row.own25);
+  row.own28 = fw::mul(row.own26, row.own27);
+  row.own30 = fw::div(row.own28, divisor4);
+  fw::tell_columns(team, row.own30, row.v30);
 }
 
 FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
@@ -611,7 +632,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.first * static_cast<index>(a.strides[9][0]) + at.item * (static_cast<index>(a.strides[9][0]) << at.bits)), out38);
 }
 
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
+FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf2<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -621,9 +642,7 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-  }
+  [[maybe_unused]] const int i = row.own;
 }
 
 }  // namespace
@@ -633,6 +652,7 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -644,6 +664,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
+  row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
@@ -664,6 +685,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
+    first.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, first_tile.quotient, 0, first);
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
@@ -674,8 +696,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
   }
   int depth = 0;
-  load_row(a, row, row.live && team.thread == 0);
-  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
+  load_row(a, row, row.live && columns.thread == 0);
+  fw::begin_cluster<SumsOf0<1>, SumsOf1<1>>(columns, fw::shared_memory() + a.ahead);
   fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
@@ -686,10 +708,11 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
+    next.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
+    const bool first = row.live && columns.thread == 0;
+    row_0(a, row, first, team);
     Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
@@ -717,9 +740,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
-    fw::reduce(team, sums0);
-    load_row(a, next, next.live && team.thread == 0);
-    row_1(a, row, first, sums0);
+    SumsOf0<1> own0 = fw::own_column(team, sums0);
+    fw::reduce(columns, own0);
+    load_row(a, next, next.live && columns.thread == 0);
+    row_1(a, row, first, team, own0);
     Sums1 sums1;
     sums1.clear();
 #pragma unroll
@@ -730,8 +754,9 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
     }
-    fw::reduce(team, sums1);
-    row_2(a, row, first, sums1);
+    SumsOf1<1> own1 = fw::own_column(team, sums1);
+    fw::reduce(columns, own1);
+    row_2(a, row, first, team, own1);
     Sums2 sums2;
     sums2.clear();
 #pragma unroll
@@ -742,7 +767,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_2(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_2(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums2);
     }
-    row_3(a, row, first, sums2);
+    SumsOf2<1> own2 = fw::own_column(team, sums2);
+    row_3(a, row, first, team, own2);
     row = next;
     row_items = next_items;
   }
@@ -857,20 +883,22 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   }
 }
 
-struct Sums0 {
+template <int W>
+struct SumsOf0 {
   fw::Moments<float> m6;
   FW_FN void clear() {
     m6.clear();
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
     m6.merge(other.m6);
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
     other.m6 = m6.exchanged(offset);
     return other;
   }
 };
+using Sums0 = SumsOf0<V>;
 
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
@@ -914,16 +942,18 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums1 {
+template <int W>
+struct SumsOf1 {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
+  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf1 other;
     return other;
   }
 };
+using Sums1 = SumsOf1<V>;
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
   (void)a;
@@ -1230,31 +1260,34 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 14, 6, 3> {};
 
 struct Row {
-  float v1[V];
+  float own1;
+  float own3;
   float v3[V];
-  float v6[V];
-  float v7[V];
-  float v8[V];
-  float v10[V];
-  float v11[V];
-  float v13[V];
-  float v14[V];
-  float v15[V];
+  float own6;
+  float own7;
+  float own8;
+  float own10;
+  float own11;
+  float own13;
+  float own14;
+  float own15;
   float v17;
   float v18;
-  float v19[V];
-  float v20[V];
-  float v21[V];
-  float v22[V];
-  float v23[V];
-  float v25[V];
-  float v26[V];
-  float v27[V];
-  float v28[V];
+  float own19;
+  float own20;
+  float own21;
+  float own22;
+  float own23;
+  float own25;
+  float own26;
+  float own27;
+  float own28;
+  float own30;
   float v30[V];
-  float v32[V];
+  float own32;
   float v33;
-  float v34[V];
+  float own34;
+  float own35;
   float v35[V];
   fw::i64 v39;
   fw::i64 v41;
@@ -1273,6 +1306,7 @@ struct Row {
   index o12;
   index o13;
   index pos;  // first of this thread's columns
+  int own;  // which of them is its own
   bool live;  // there is such a row
 };
 
@@ -1345,43 +1379,49 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1]), a.reads));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1]), a.reads));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
-    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
+  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
+  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1]), a.reads));
+  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1]), a.reads));
+  row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
+  row.v39 = writer && row.own == 0 && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
 }
 
-struct Sums0 {
-  float a1[V];
+template <int W>
+struct SumsOf0 {
+  float a1[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a1[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a1[i] += other.a1[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a1[i] = fw::shuffle_xor(a1[i], offset);
     }
     return other;
   }
+  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf0<W / 2> part;
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a1[i] = upper ? a1[W / 2 + i] : a1[i];
+    return part;
+  }
 };
+using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
+FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -1391,17 +1431,16 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v13[i] = fw::mul(row.v11[i], number2);
-    row.v17 = fw::sub(number0, 1.0f);
-    row.v18 = fw::div(number0, row.v17);
-    row.v22[i] = fw::mul(row.v21[i], number2);
-    row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], divisor4);
-    row.v41 = fw::add(row.v39, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own13 = fw::mul(row.own11, number2);
+  row.v17 = fw::sub(number0, 1.0f);
+  row.v18 = fw::div(number0, row.v17);
+  row.own22 = fw::mul(row.own21, number2);
+  row.own34 = fw::add(row.own32, row.v33);
+  row.own35 = fw::div(row.own34, divisor4);
+  row.v41 = fw::add(row.v39, number5);
+  if (store && row.own == 0 && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
+  fw::tell_columns(team, row.own35, row.v35);
 }
 
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
@@ -1422,31 +1461,39 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums1 {
-  float a6[V];
+template <int W>
+struct SumsOf1 {
+  float a6[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a6[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a6[i] += other.a6[i];
     }
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
+  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf1 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a6[i] = fw::shuffle_xor(a6[i], offset);
     }
     return other;
   }
+  FW_FN SumsOf1<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf1<W / 2> part;
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a6[i] = upper ? a6[W / 2 + i] : a6[i];
+    return part;
+  }
 };
+using Sums1 = SumsOf1<V>;
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
+FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -1456,16 +1503,15 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.a1[i];
-    if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
-    row.v3[i] = fw::div(row.v1[i], divisor0);
-    row.v8[i] = fw::add(row.v3[i], row.v7[i]);
-    row.v10[i] = fw::mul(row.v8[i], number1);
-    row.v14[i] = fw::add(row.v10[i], row.v13[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v14[i]);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own1 = sums.a1[0];
+  if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.own1);
+  row.own3 = fw::div(row.own1, divisor0);
+  row.own8 = fw::add(row.own3, row.own7);
+  row.own10 = fw::mul(row.own8, number1);
+  row.own14 = fw::add(row.own10, row.own13);
+  if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own14);
+  fw::tell_columns(team, row.own3, row.v3);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -1488,18 +1534,24 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums2 {
+template <int W>
+struct SumsOf2 {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Sums2& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf2& other) {
   }
-  FW_FN Sums2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums2 other;
+  FW_FN SumsOf2 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf2 other;
     return other;
   }
+  FW_FN SumsOf2<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf2<W / 2> part;
+    return part;
+  }
 };
+using Sums2 = SumsOf2<V>;
 
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
+FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -1509,20 +1561,19 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v6[i] = sums.a6[i];
-    if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
-    row.v15[i] = fw::div(row.v6[i], divisor0);
-    row.v19[i] = fw::mul(row.v15[i], row.v18);
-    row.v20[i] = fw::mul(row.v19[i], number1);
-    row.v23[i] = fw::add(row.v20[i], row.v22[i]);
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v23[i]);
-    row.v25[i] = fw::add(row.v15[i], number3);
-    row.v26[i] = fw::rsqrt(row.v25[i]);
-    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], divisor4);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own6 = sums.a6[0];
+  if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.own6);
+  row.own15 = fw::div(row.own6, divisor0);
+  row.own19 = fw::mul(row.own15, row.v18);
+  row.own20 = fw::mul(row.own19, number1);
+  row.own23 = fw::add(row.own20, row.own22);
+  if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.own23);
+  row.own25 = fw::add(row.own15, number3);
+  row.own26 = fw::rsqrt(row.own25);
+  row.own28 = fw::mul(row.own26, row.own27);
+  row.own30 = fw::div(row.own28, divisor4);
+  fw::tell_columns(team, row.own30, row.v30);
 }
 
 FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
@@ -1550,7 +1601,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.first * static_cast<index>(a.strides[11][0]) + at.item * (static_cast<index>(a.strides[11][0]) << at.bits)), out38);
 }
 
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
+FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf2<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
@@ -1560,9 +1611,7 @@ FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-  }
+  [[maybe_unused]] const int i = row.own;
 }
 
 }  // namespace
@@ -1572,6 +1621,7 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -1583,6 +1633,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
+  row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
@@ -1603,6 +1654,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
+    first.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, first_tile.quotient, 0, first);
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
@@ -1613,8 +1665,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     }
   }
   int depth = 0;
-  load_row(a, row, row.live && team.thread == 0);
-  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
+  load_row(a, row, row.live && columns.thread == 0);
+  fw::begin_cluster<SumsOf0<1>, SumsOf1<1>>(columns, fw::shared_memory() + a.ahead);
   fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
@@ -1625,10 +1677,11 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
+    next.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
+    const bool first = row.live && columns.thread == 0;
+    row_0(a, row, first, team);
     Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
@@ -1656,9 +1709,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
-    fw::reduce(team, sums0);
-    load_row(a, next, next.live && team.thread == 0);
-    row_1(a, row, first, sums0);
+    SumsOf0<1> own0 = fw::own_column(team, sums0);
+    fw::reduce(columns, own0);
+    load_row(a, next, next.live && columns.thread == 0);
+    row_1(a, row, first, team, own0);
     Sums1 sums1;
     sums1.clear();
 #pragma unroll
@@ -1669,8 +1723,9 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
     }
-    fw::reduce(team, sums1);
-    row_2(a, row, first, sums1);
+    SumsOf1<1> own1 = fw::own_column(team, sums1);
+    fw::reduce(columns, own1);
+    row_2(a, row, first, team, own1);
     Sums2 sums2;
     sums2.clear();
 #pragma unroll
@@ -1681,7 +1736,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_2(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_2(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums2);
     }
-    row_3(a, row, first, sums2);
+    SumsOf2<1> own2 = fw::own_column(team, sums2);
+    row_3(a, row, first, team, own2);
     row = next;
     row_items = next_items;
   }
@@ -1800,20 +1856,22 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   }
 }
 
-struct Sums0 {
+template <int W>
+struct SumsOf0 {
   fw::Moments<float> m6;
   FW_FN void clear() {
     m6.clear();
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
     m6.merge(other.m6);
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
     other.m6 = m6.exchanged(offset);
     return other;
   }
 };
+using Sums0 = SumsOf0<V>;
 
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
@@ -1857,16 +1915,18 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums1 {
+template <int W>
+struct SumsOf1 {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
+  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf1 other;
     return other;
   }
 };
+using Sums1 = SumsOf1<V>;
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
   (void)a;
@@ -2176,29 +2236,34 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 10, 3, 2> {};
 
 struct Row {
-  float v2[V];
+  float own2;
+  float own4;
   float v4[V];
-  float v6[V];
-  float v7[V];
-  float v9[V];
-  float v10[V];
-  float v11[V];
-  float v12[V];
+  float own6;
+  float own7;
+  float own9;
+  float own10;
+  float own11;
+  float own12;
+  float own14;
   float v14[V];
-  float v16[V];
+  float own16;
   float v17;
-  float v18[V];
+  float own18;
+  float own19;
   float v19[V];
-  float v29[V];
-  float v30[V];
-  float v31[V];
-  float v32[V];
+  float own29;
+  float own30;
+  float own31;
+  float own32;
+  float own33;
   float v33[V];
+  float own36;
   float v36[V];
-  float v39[V];
-  float v40[V];
-  float v41[V];
-  float v42[V];
+  float own39;
+  float own40;
+  float own41;
+  float own42;
   index o0;
   index o1;
   index o2;
@@ -2210,6 +2275,7 @@ struct Row {
   index o8;
   index o9;
   index pos;  // first of this thread's columns
+  int own;  // which of them is its own
   bool live;  // there is such a row
 };
 
@@ -2278,71 +2344,80 @@ FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* sl
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
-    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
-    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
+  row.own16 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+  row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
 }
 
-struct Sums0 {
-  float a29[V];
-  float a30[V];
+template <int W>
+struct SumsOf0 {
+  float a29[W];
+  float a30[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a30[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] += other.a29[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a30[i] += other.a30[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a29[i] = fw::shuffle_xor(a29[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a30[i] = fw::shuffle_xor(a30[i], offset);
     }
     return other;
   }
+  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf0<W / 2> part;
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a29[i] = upper ? a29[W / 2 + i] : a29[i];
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a30[i] = upper ? a30[W / 2 + i] : a30[i];
+    return part;
+  }
 };
+using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
+FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v4[i] = fw::div(row.v2[i], divisor0);
-    row.v7[i] = fw::div(row.v6[i], divisor0);
-    row.v9[i] = fw::add(row.v7[i], number1);
-    row.v10[i] = fw::rsqrt(row.v9[i]);
-    row.v12[i] = fw::mul(row.v10[i], row.v11[i]);
-    row.v14[i] = fw::div(row.v12[i], divisor2);
-    row.v18[i] = fw::add(row.v16[i], row.v17);
-    row.v19[i] = fw::div(row.v18[i], divisor2);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own4 = fw::div(row.own2, divisor0);
+  row.own7 = fw::div(row.own6, divisor0);
+  row.own9 = fw::add(row.own7, number1);
+  row.own10 = fw::rsqrt(row.own9);
+  row.own12 = fw::mul(row.own10, row.own11);
+  row.own14 = fw::div(row.own12, divisor2);
+  row.own18 = fw::add(row.own16, row.v17);
+  row.own19 = fw::div(row.own18, divisor2);
+  fw::tell_columns(team, row.own4, row.v4);
+  fw::tell_columns(team, row.own14, row.v14);
+  fw::tell_columns(team, row.own19, row.v19);
 }
 
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
@@ -2373,39 +2448,45 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums1 {
+template <int W>
+struct SumsOf1 {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
+  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf1 other;
     return other;
   }
+  FW_FN SumsOf1<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf1<W / 2> part;
+    return part;
+  }
 };
+using Sums1 = SumsOf1<V>;
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
+FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v29[i] = sums.a29[i];
-    row.v30[i] = sums.a30[i];
-    row.v31[i] = fw::mul(row.v29[i], row.v10[i]);
-    row.v32[i] = fw::mul(row.v31[i], row.v10[i]);
-    row.v33[i] = fw::div(row.v32[i], divisor0);
-    row.v36[i] = fw::div(row.v30[i], divisor0);
-    row.v39[i] = fw::div(row.v29[i], divisor2);
-    row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
-    row.v41[i] = row.v40[i];
-    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
-    row.v42[i] = fw::div(row.v30[i], divisor2);
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own29 = sums.a29[0];
+  row.own30 = sums.a30[0];
+  row.own31 = fw::mul(row.own29, row.own10);
+  row.own32 = fw::mul(row.own31, row.own10);
+  row.own33 = fw::div(row.own32, divisor0);
+  row.own36 = fw::div(row.own30, divisor0);
+  row.own39 = fw::div(row.own29, divisor2);
+  row.own40 = fw::mul(row.own39, row.own10);
+  row.own41 = row.own40;
+  if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.own41);
+  row.own42 = fw::div(row.own30, divisor2);
+  if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own42);
+  fw::tell_columns(team, row.own33, row.v33);
+  fw::tell_columns(team, row.own36, row.v36);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -2430,16 +2511,14 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.first * static_cast<index>(a.strides[7][0]) + at.item * (static_cast<index>(a.strides[7][0]) << at.bits)), out38);
 }
 
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
+FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-  }
+  [[maybe_unused]] const int i = row.own;
 }
 
 }  // namespace
@@ -2449,6 +2528,7 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -2460,6 +2540,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
+  row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
@@ -2480,6 +2561,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
+    first.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, first_tile.quotient, 0, first);
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
@@ -2491,7 +2573,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
   int depth = 0;
   load_row(a, row);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::begin_cluster<SumsOf0<1>>(columns, fw::shared_memory() + a.ahead);
   fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
@@ -2502,10 +2584,11 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
+    next.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
+    const bool first = row.live && columns.thread == 0;
+    row_0(a, row, first, team);
     Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
@@ -2534,9 +2617,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
-    fw::reduce(team, sums0);
+    SumsOf0<1> own0 = fw::own_column(team, sums0);
+    fw::reduce(columns, own0);
     load_row(a, next);
-    row_1(a, row, first, sums0);
+    row_1(a, row, first, team, own0);
     Sums1 sums1;
     sums1.clear();
 #pragma unroll
@@ -2547,7 +2631,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
       take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
     }
-    row_2(a, row, first, sums1);
+    SumsOf1<1> own1 = fw::own_column(team, sums1);
+    row_2(a, row, first, team, own1);
     row = next;
     row_items = next_items;
   }
@@ -2654,42 +2739,44 @@ FW_FN void load_row(const Args& a, Row& row) {
   }
 }
 
-struct Sums0 {
-  float a29[V];
-  float a30[V];
+template <int W>
+struct SumsOf0 {
+  float a29[W];
+  float a30[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a30[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] += other.a29[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a30[i] += other.a30[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a29[i] = fw::shuffle_xor(a29[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a30[i] = fw::shuffle_xor(a30[i], offset);
     }
     return other;
   }
 };
+using Sums0 = SumsOf0<V>;
 
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
@@ -2738,16 +2825,18 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 }
 
-struct Sums1 {
+template <int W>
+struct SumsOf1 {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
+  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf1 other;
     return other;
   }
 };
+using Sums1 = SumsOf1<V>;
 
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
   (void)a;
@@ -3591,17 +3680,22 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 12, 2, 1> {};
 
 struct Row {
+  float own2;
   float v2[V];
+  float own4;
   float v4[V];
-  float v6[V];
-  float v8[V];
+  float own6;
+  float own8;
+  float own9;
   float v9[V];
+  float own11;
   float v11[V];
+  float own13;
   float v13[V];
   float v15;
-  float v29[V];
-  float v31[V];
-  float v32[V];
+  float own29;
+  float own31;
+  float own32;
   index o0;
   index o1;
   index o2;
@@ -3615,6 +3709,7 @@ struct Row {
   index o10;
   index o11;
   index pos;  // first of this thread's columns
+  int own;  // which of them is its own
   bool live;  // there is such a row
 };
 
@@ -3680,77 +3775,90 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
-    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
-    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
-    row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+  row.own4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
+  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+  row.own13 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+  row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
 }
 
-struct Sums0 {
-  float a29[V];
-  float a31[V];
-  float a32[V];
+template <int W>
+struct SumsOf0 {
+  float a29[W];
+  float a31[W];
+  float a32[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a31[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a32[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] += other.a29[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a31[i] += other.a31[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a32[i] += other.a32[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a29[i] = fw::shuffle_xor(a29[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a31[i] = fw::shuffle_xor(a31[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a32[i] = fw::shuffle_xor(a32[i], offset);
     }
     return other;
   }
+  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+    SumsOf0<W / 2> part;
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a29[i] = upper ? a29[W / 2 + i] : a29[i];
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a31[i] = upper ? a31[W / 2 + i] : a31[i];
+#pragma unroll
+    for (int i = 0; i < W / 2; ++i) part.a32[i] = upper ? a32[W / 2 + i] : a32[i];
+    return part;
+  }
 };
+using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
+FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v8[i] = fw::add(row.v6[i], number0);
-    row.v9[i] = fw::rsqrt(row.v8[i]);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own8 = fw::add(row.own6, number0);
+  row.own9 = fw::rsqrt(row.own8);
+  fw::tell_columns(team, row.own2, row.v2);
+  fw::tell_columns(team, row.own4, row.v4);
+  fw::tell_columns(team, row.own9, row.v9);
+  fw::tell_columns(team, row.own11, row.v11);
+  fw::tell_columns(team, row.own13, row.v13);
 }
 
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
@@ -3789,20 +3897,18 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.first * static_cast<index>(a.strides[8][0]) + at.item * (static_cast<index>(a.strides[8][0]) << at.bits)), out28);
 }
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
+FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v29[i] = sums.a29[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v29[i]);
-    row.v31[i] = sums.a31[i];
-    if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v31[i]);
-    row.v32[i] = sums.a32[i];
-    if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v32[i]);
-  }
+  [[maybe_unused]] const int i = row.own;
+  row.own29 = sums.a29[0];
+  if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own29);
+  row.own31 = sums.a31[0];
+  if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.own31);
+  row.own32 = sums.a32[0];
+  if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.own32);
 }
 
 }  // namespace
@@ -3812,6 +3918,7 @@ static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the la
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
@@ -3823,6 +3930,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
+  row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
@@ -3843,6 +3951,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
+    first.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, first_tile.quotient, 0, first);
     [[maybe_unused]] index first_items = first.live ? held : 0;
 #pragma unroll
@@ -3854,7 +3963,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   }
   int depth = 0;
   load_row(a, row);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::begin_cluster<SumsOf0<1>>(columns, fw::shared_memory() + a.ahead);
   fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
@@ -3865,10 +3974,11 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
     const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
+    next.own = static_cast<int>(columns.lane >> team.lane_bits);
     place_row(a, next_tile.quotient, 0, next);
     [[maybe_unused]] index next_items = next.live ? held : 0;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
+    const bool first = row.live && columns.thread == 0;
+    row_0(a, row, first, team);
     Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
@@ -3897,9 +4007,10 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
       take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
       stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
     }
-    fw::reduce(team, sums0);
+    SumsOf0<1> own0 = fw::own_column(team, sums0);
+    fw::reduce(columns, own0);
     load_row(a, next);
-    row_1(a, row, first, sums0);
+    row_1(a, row, first, team, own0);
     row = next;
     row_items = next_items;
   }
@@ -3994,55 +4105,57 @@ FW_FN void load_row(const Args& a, Row& row) {
   }
 }
 
-struct Sums0 {
-  float a29[V];
-  float a31[V];
-  float a32[V];
+template <int W>
+struct SumsOf0 {
+  float a29[W];
+  float a31[W];
+  float a32[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a31[i] = 0.0f;
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a32[i] = 0.0f;
     }
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a29[i] += other.a29[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a31[i] += other.a31[i];
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       a32[i] += other.a32[i];
     }
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
+  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+    SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a29[i] = fw::shuffle_xor(a29[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a31[i] = fw::shuffle_xor(a31[i], offset);
     }
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < W; ++i) {
       other.a32[i] = fw::shuffle_xor(a32[i], offset);
     }
     return other;
   }
 };
+using Sums0 = SumsOf0<V>;
 
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
@@ -5426,16 +5539,15 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
   return quotient(x < 0 ? e : T(1), d, e - (d - 1), rough_reciprocal(d));
 }
 
-// e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
-// is below the normal numbers becomes 0. Far from 0, d may be anything, but is never infinite: where t is, the two
-// products are infinities of different signs (ln2_rest is negative), and NaN is made a number. All others meet a 0
-// there, in y or (rcp_approx(1) being 1) in y - 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just
-// above a power of 2 and its reciprocal just below one.
+// e^-x = 2^t e^d, where d is what rounding t took away, and e^d nearly 1 + d. t stays where 2^t is finite: from there
+// on the reciprocal is below the normal numbers, which become 0. NaN in d, of an infinite t, is made a number, and
+// meets 2^t = 0. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a power of 2 and its reciprocal
+// just below one.
 FW_FN float sigmoid(float x) {
-  const float t = x * -ieee<float>::log2e;
+  const float t = min_or_nan(x * -ieee<float>::log2e, 127.0f);
   const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
-  const float y = rcp_approx(1 + ex2_approx(t));
-  return mad(y, (y - 1) * d, y);
+  const float e = ex2_approx(t);
+  return rcp_approx(mad(e, d, 1 + e));
 }
 
 constexpr u32 warp_size = 32;
@@ -5473,10 +5585,18 @@ FW_FN void follow_last_launch() {
   wait_for_last_launch();
 }
 
+// T: float, double, int, u32, i64, u64, bool
+template <class T>
+FW_FN T shuffle(T value, u32 lane) {
+  return __shfl_sync(all_lanes, value, static_cast<int>(lane), 32);
+}
+
 template <class T>
 FW_FN T shuffle_xor(T value, u32 offset) {
   return __shfl_xor_sync(all_lanes, value, static_cast<int>(offset), 32);
 }
+
+FW_FN bool shuffle(bool value, u32 lane) { return shuffle(int(value), lane) != 0; }
 
 FW_FN bool shuffle_xor(bool value, u32 offset) {
   return shuffle_xor(int(value), offset) != 0;
@@ -5632,8 +5752,9 @@ FW_FN Division divide(u32 n, Divider d) {
 }
 
 // `bytes` (4, 8 or 16) from global to shared memory: the first `valid` of them are read, the others become 0. Both
-// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
-// before sm_80 copy at once.
+// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. The L2
+// cache gets the whole line: what this block leaves of it is another's, at about the same time. Devices before sm_80
+// copy at once.
 template <int bytes>
 FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
                       [[maybe_unused]] ReadOnly how = read_only) {
@@ -5648,17 +5769,18 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
-        "l"(global), "r"(valid), "l"(how.policy)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+                     shared_address(shared) ^ blockIdx.y),
+                 "l"(global), "r"(valid), "l"(how.policy)
+                 : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid)
                  : "memory");
 #endif
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(bytes),
-                 "r"(valid)
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
+                 "n"(bytes), "r"(valid)
                  : "memory");
   }
 #endif
@@ -5937,6 +6059,42 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   return team;
 }
 
+// Of columns in registers the threads of a warp with the same V columns share out what is done for a column: each has
+// one of them for its own, and is in a team with those that have the same one. A block has one team of columns, with no
+// more than a warp's of them side by side.
+FW_FN constexpr u32 own_bits() {
+  u32 bits = 0;
+  while ((1 << bits) < V) ++bits;
+  return bits;
+}
+
+FW_FN Team team_of_columns(const Team& team) {
+  return make_team(team.bits - own_bits(), team.lane_bits + own_bits(), team.cluster_bits);
+}
+
+// The sums of a thread's own column, over all threads of the warp that have sums of it: at each exchange a thread keeps
+// half of the columns, and gives away the other.
+template <template <int> class Sums, int W>
+FW_FN Sums<1> own_column(const Team& team, const Sums<W>& sums) {
+  if constexpr (W == 1) {
+    return sums;
+  } else {
+    const u32 offset = u32{W / 2} << team.lane_bits;
+    const bool upper = (lane_index() & offset) != 0;
+    Sums<W / 2> mine = sums.half(upper);
+    mine.merge(sums.half(!upper).exchanged(offset));
+    return own_column(team, mine);
+  }
+}
+
+// What each thread knows of its own column, to all that hold it.
+template <class T>
+FW_FN void tell_columns(const Team& team, T own, T (&all)[V]) {
+  const u32 first = lane_index() & ~(u32{V - 1} << team.lane_bits);
+#pragma unroll
+  for (u32 i = 0; i < V; ++i) all[i] = V > 1 ? shuffle(own, first + (i << team.lane_bits)) : own;
+}
+
 #if FW_ITEMS > 0
 // Threads that a row of FW_ROW vectors needs; what is known here need not be computed for every vector.
 FW_FN constexpr u32 row_team_bits() {
@@ -6060,10 +6218,13 @@ FW_FN void reduce(Team& team, S& sums) {
     barrier();  // whoever still reads the slots of the last reduction
     if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
     barrier();
-    // Of many slots the lanes of a warp that stand in the same column take some each.
-    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    // Of many slots the lanes of a warp that stand in the same column take some each. Where their number is known, so
+    // many that they are not all on their way at a time.
+    constexpr u32 few = FW_ROW > 0 ? 128 : 16;
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > few ? warp_size >> team.lane_bits : 1;
     const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
     sums = slots[first * width + team.lane].sums;
+#pragma unroll 4
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
@@ -6485,8 +6646,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
-  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
-  // take registers, too.
+  // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
   // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
   LaunchChoice in_registers(int vector) const;
@@ -6570,7 +6730,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
@@ -6586,7 +6746,7 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
   choice.items = code_.cuda.items[0];
   if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
-  choice.lanes = std::min(64 / choice.vector, 32);
+  choice.lanes = 32 / choice.vector;  // fw::team_of_columns
   return choice;
 }
 
@@ -6698,7 +6858,8 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side. Of
+// columns in registers each is reduced by a team of its own (fw::team_of_columns), which has a lane for each.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;
@@ -6710,14 +6871,15 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
   }
   if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
-  const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
+  const bool columns = code_.nest.kind == Loops::Kind::column, own = columns && c.variant.items != 0;
+  const int64_t width = columns && !own ? c.variant.vector : 1, lanes = own ? c.lanes * c.variant.vector : c.lanes;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
-  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  const int64_t slots = lanes < 32 ? in_block / 32 * lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * lanes * largest + 16 : 0;  // fw::begin_cluster
   return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
@@ -6817,6 +6979,8 @@ inline bool CudaRules::possible(const Call& c) const {
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
   if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
+  // Threads of a warp share out the columns of their vectors.
+  if (code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && c.lanes * c.variant.vector > 32) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
 }

@@ -98,30 +98,30 @@ class _Region0(torch.autograd.Function):
         device = dL_dy0.device
         n0 = x.shape[0]
         n2 = linear_weight.shape[0] // 256
-        mul_51 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
-        sum_56 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_59 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_61 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        sum_64 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        mul_50 = torch.empty((n0, 256, n2), dtype=torch.float32, device=device)
+        sum_55 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_58 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_60 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
+        sum_63 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_51, sum_56, sum_59, sum_61, sum_64],
+            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_50, sum_55, sum_58, sum_60, sum_63],
             [n0, 256, n2], [n2, 1e-05])
         if need[0]:
-            reshape_52 = mul_51.reshape((n0, 256 * n2))
-            dL_dx = torch.mm(reshape_52, linear_weight)
+            reshape_51 = mul_50.reshape((n0, 256 * n2))
+            dL_dx = torch.mm(reshape_51, linear_weight)
         if need[1]:
-            reshape_52 = mul_51.reshape((n0, 256 * n2))
-            permute_54 = reshape_52.permute(1, 0)
-            dL_dlinear_weight = torch.mm(permute_54, x)
-            del mul_51, reshape_52, permute_54
+            reshape_51 = mul_50.reshape((n0, 256 * n2))
+            permute_53 = reshape_51.permute(1, 0)
+            dL_dlinear_weight = torch.mm(permute_53, x)
+            del mul_50, reshape_51, permute_53
         if need[2]:
-            dL_dlinear_bias = sum_56.reshape((256 * n2,))
+            dL_dlinear_bias = sum_55.reshape((256 * n2,))
         if need[3]:
-            dL_dgroup_norm_weight = sum_59.reshape((256 * n2,))
+            dL_dgroup_norm_weight = sum_58.reshape((256 * n2,))
         if need[4]:
-            dL_dgroup_norm_bias = sum_61.reshape((256 * n2,))
+            dL_dgroup_norm_bias = sum_60.reshape((256 * n2,))
         if need[5]:
-            dL_dmultiplier = sum_64.reshape((256 * n2,))
+            dL_dmultiplier = sum_63.reshape((256 * n2,))
         return (
             dL_dx if need[0] else None,
             dL_dlinear_weight if need[1] else None,
@@ -1933,15 +1933,15 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #     t6 = t5 * multiplier
 #     t7 = sigmoid(t6)
 #     t8 = (dL_dy0 * t7) * ((t6 * (1 - t7)) + 1)
-#     t9 = ((t8 * multiplier) * t4) * ((t3 * (1 - t4)) + 1)
+#     t9 = (t8 * multiplier) * ((t5 * (1 - t4)) + t4)
 #     t10 = t9 * group_norm_weight
 #     t11 = sum(t10 * t0, over n2)
 #     t12 = sum(t10, over n2)
-#     mul_51 = ((t10 - (t0 * (((t11 * t1) * t1) / n2))) - (t12 / n2)) * t1
-#     sum_56 = sum(mul_51, over n0)
-#     sum_59 = sum(t9 * t2, over n0)
-#     sum_61 = sum(t9, over n0)
-#     sum_64 = sum(t8 * t5, over n0)
+#     mul_50 = ((t10 - (t0 * (((t11 * t1) * t1) / n2))) - (t12 / n2)) * t1
+#     sum_55 = sum(mul_50, over n0)
+#     sum_58 = sum(t9 * t2, over n0)
+#     sum_60 = sum(t9, over n0)
+#     sum_63 = sum(t8 * t5, over n0)
 _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3 = r'''
 namespace {
 using fw::index;
@@ -1956,12 +1956,12 @@ struct Row {
   float v9;
   float v11;
   float v12;
+  float v36;
   float v37;
   float v38;
   float v39;
   float v40;
-  float v41;
-  float v44;
+  float v43;
   index o0;
   index o1;
   index o2;
@@ -2025,21 +2025,21 @@ struct Fixed {
   float in20[V];
 };
 struct Kept {
-  float v35[V];
+  float v34[V];
 };
 
 struct Side {
-  float s47[V];
+  float s46[V];
+  float s48[V];
   float s49[V];
-  float s50[V];
-  float s52[V];
+  float s51[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s47[i] = 0.0f;
+      s46[i] = 0.0f;
+      s48[i] = 0.0f;
       s49[i] = 0.0f;
-      s50[i] = 0.0f;
-      s52[i] = 0.0f;
+      s51[i] = 0.0f;
     }
   }
 };
@@ -2060,7 +2060,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s47[i] : side.s47[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s46[i] : side.s46[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
@@ -2068,7 +2068,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
@@ -2076,7 +2076,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
@@ -2084,7 +2084,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
     fw::store_line(to, sum);
   }
 }
@@ -2157,20 +2157,20 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
+  float a36;
   float a37;
-  float a38;
   FW_FN void clear() {
+    a36 = 0.0f;
     a37 = 0.0f;
-    a38 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a36 += other.a36;
     a37 += other.a37;
-    a38 += other.a38;
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
+    other.a36 = fw::shuffle_xor(a36, offset);
     other.a37 = fw::shuffle_xor(a37, offset);
-    other.a38 = fw::shuffle_xor(a38, offset);
     return other;
   }
 };
@@ -2190,8 +2190,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
+  float part36 = 0.0f;
   float part37 = 0.0f;
-  float part38 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2215,26 +2215,25 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v27 = fw::add(v26, 1.0f);
     const float v28 = fw::mul(v23, v27);
     const float v29 = fw::mul(v28, v20);
-    const float v30 = fw::mul(v29, v18);
-    const float v31 = fw::sub(1.0f, v18);
-    const float v32 = fw::mul(v17, v31);
-    const float v33 = fw::add(v32, 1.0f);
-    const float v34 = fw::mul(v30, v33);
-    const float v35 = fw::mul(v34, v14);
-    const float v36 = fw::mul(v35, v7);
-    const float v48 = fw::mul(v34, v13);
-    const float v51 = fw::mul(v28, v19);
-    kept.v35[i] = v35;
-    part37 = fw::mad(v35, v7, part37);
-    part38 = fw::mad(v34, v14, part38);
-    if (inside) side.s49[i] = fw::mad(v34, v13, side.s49[i]);
-    if (inside) side.s50[i] = fw::mad(v30, v33, side.s50[i]);
-    if (inside) side.s52[i] = fw::mad(v28, v19, side.s52[i]);
+    const float v30 = fw::sub(1.0f, v18);
+    const float v31 = fw::mul(v19, v30);
+    const float v32 = fw::add(v31, v18);
+    const float v33 = fw::mul(v29, v32);
+    const float v34 = fw::mul(v33, v14);
+    const float v35 = fw::mul(v34, v7);
+    const float v47 = fw::mul(v33, v13);
+    const float v50 = fw::mul(v28, v19);
+    kept.v34[i] = v34;
+    part36 = fw::mad(v34, v7, part36);
+    part37 = fw::mad(v33, v14, part37);
+    if (inside) side.s48[i] = fw::mad(v33, v13, side.s48[i]);
+    if (inside) side.s49[i] = fw::mad(v29, v32, side.s49[i]);
+    if (inside) side.s51[i] = fw::mad(v28, v19, side.s51[i]);
   }
+  if (ITEMS == 1 && inside) sums.a36 = part36;
+  if (ITEMS != 1 && inside) sums.a36 += part36;
   if (ITEMS == 1 && inside) sums.a37 = part37;
   if (ITEMS != 1 && inside) sums.a37 += part37;
-  if (ITEMS == 1 && inside) sums.a38 = part38;
-  if (ITEMS != 1 && inside) sums.a38 += part38;
 }
 
 struct Sums1 {
@@ -2252,12 +2251,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  row.v36 = sums.a36;
   row.v37 = sums.a37;
-  row.v38 = sums.a38;
-  row.v39 = fw::mul(row.v37, row.v12);
-  row.v40 = fw::mul(row.v39, row.v12);
-  row.v41 = fw::over_row(row.v40, number0);
-  row.v44 = fw::over_row(row.v38, number0);
+  row.v38 = fw::mul(row.v36, row.v12);
+  row.v39 = fw::mul(row.v38, row.v12);
+  row.v40 = fw::over_row(row.v39, number0);
+  row.v43 = fw::over_row(row.v37, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2265,21 +2264,21 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out46[V];
+  float out45[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v1 = fw::convert<float>(x.in1[i]);
     const float v2 = fw::convert<float>(f.in2[i]);
     const float v3 = fw::add(v1, v2);
     const float v7 = fw::sub(v3, row.v6);
-    const float v42 = fw::mul(v7, row.v41);
-    const float v43 = fw::sub(kept.v35[i], v42);
-    const float v45 = fw::sub(v43, row.v44);
-    const float v46 = fw::mul(v45, row.v12);
-    out46[i] = fw::convert<float>(v46);
-    if (inside) side.s47[i] = fw::mad(v45, row.v12, side.s47[i]);
+    const float v41 = fw::mul(v7, row.v40);
+    const float v42 = fw::sub(kept.v34[i], v41);
+    const float v44 = fw::sub(v42, row.v43);
+    const float v45 = fw::mul(v44, row.v12);
+    out45[i] = fw::convert<float>(v45);
+    if (inside) side.s46[i] = fw::mad(v44, row.v12, side.s46[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out46);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out45);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -2447,15 +2446,15 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       fw::barrier();  // whoever still reads what was there
-      fw::leave_for_stretches(side[item].s47, memory, 0u);
-      fw::leave_for_stretches(side[item].s49, memory, 1u);
-      fw::leave_for_stretches(side[item].s50, memory, 2u);
-      fw::leave_for_stretches(side[item].s52, memory, 3u);
+      fw::leave_for_stretches(side[item].s46, memory, 0u);
+      fw::leave_for_stretches(side[item].s48, memory, 1u);
+      fw::leave_for_stretches(side[item].s49, memory, 2u);
+      fw::leave_for_stretches(side[item].s51, memory, 3u);
       fw::barrier();
-      if ((0u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s47, stretch_bits, memory, 0u);
-      if ((1u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s49, stretch_bits, memory, 1u);
-      if ((2u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s50, stretch_bits, memory, 2u);
-      if ((3u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s52, stretch_bits, memory, 3u);
+      if ((0u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s46, stretch_bits, memory, 0u);
+      if ((1u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s48, stretch_bits, memory, 1u);
+      if ((2u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s49, stretch_bits, memory, 2u);
+      if ((3u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s51, stretch_bits, memory, 3u);
     }
   }
   if (a.cluster_bits != 0) {
@@ -2463,18 +2462,18 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
     mailbox.expect();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      if ((0u & (stretches - 1)) == stretch) mailbox.send(side[item].s47, item * 4u + 0u);
-      if ((1u & (stretches - 1)) == stretch) mailbox.send(side[item].s49, item * 4u + 1u);
-      if ((2u & (stretches - 1)) == stretch) mailbox.send(side[item].s50, item * 4u + 2u);
-      if ((3u & (stretches - 1)) == stretch) mailbox.send(side[item].s52, item * 4u + 3u);
+      if ((0u & (stretches - 1)) == stretch) mailbox.send(side[item].s46, item * 4u + 0u);
+      if ((1u & (stretches - 1)) == stretch) mailbox.send(side[item].s48, item * 4u + 1u);
+      if ((2u & (stretches - 1)) == stretch) mailbox.send(side[item].s49, item * 4u + 2u);
+      if ((3u & (stretches - 1)) == stretch) mailbox.send(side[item].s51, item * 4u + 3u);
     }
     fw::wait_for_mail(mailbox.arrived, 0);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      if ((0u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s47, item * 4u + 0u);
-      if ((1u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s49, item * 4u + 1u);
-      if ((2u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s50, item * 4u + 2u);
-      if ((3u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s52, item * 4u + 3u);
+      if ((0u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s46, item * 4u + 0u);
+      if ((1u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s48, item * 4u + 1u);
+      if ((2u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s49, item * 4u + 2u);
+      if ((3u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s51, item * 4u + 3u);
     }
   }
 #pragma unroll
@@ -2498,12 +2497,12 @@ struct Row {
   float v9;
   float v11;
   float v12;
+  float v36;
   float v37;
   float v38;
   float v39;
   float v40;
-  float v41;
-  float v44;
+  float v43;
   index o0;
   index o1;
   index o2;
@@ -2553,17 +2552,17 @@ struct Kept {
 };
 
 struct Side {
-  float s47[V];
+  float s46[V];
+  float s48[V];
   float s49[V];
-  float s50[V];
-  float s52[V];
+  float s51[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      s47[i] = 0.0f;
+      s46[i] = 0.0f;
+      s48[i] = 0.0f;
       s49[i] = 0.0f;
-      s50[i] = 0.0f;
-      s52[i] = 0.0f;
+      s51[i] = 0.0f;
     }
   }
 };
@@ -2584,7 +2583,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s47[i] : side.s47[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s46[i] : side.s46[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
@@ -2592,7 +2591,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
@@ -2600,7 +2599,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s50[i] : side.s50[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
     fw::store_line(to, sum);
   }
   if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
@@ -2608,7 +2607,7 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     float sum[V];
     if (add) fw::load_vector(to, fw::plain, sum);
 #pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s52[i] : side.s52[i];
+    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
     fw::store_line(to, sum);
   }
 }
@@ -2651,20 +2650,20 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
+  float a36;
   float a37;
-  float a38;
   FW_FN void clear() {
+    a36 = 0.0f;
     a37 = 0.0f;
-    a38 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
+    a36 += other.a36;
     a37 += other.a37;
-    a38 += other.a38;
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
+    other.a36 = fw::shuffle_xor(a36, offset);
     other.a37 = fw::shuffle_xor(a37, offset);
-    other.a38 = fw::shuffle_xor(a38, offset);
     return other;
   }
 };
@@ -2684,8 +2683,8 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
+  float part36 = 0.0f;
   float part37 = 0.0f;
-  float part38 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2709,25 +2708,24 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v27 = fw::add(v26, 1.0f);
     const float v28 = fw::mul(v23, v27);
     const float v29 = fw::mul(v28, v20);
-    const float v30 = fw::mul(v29, v18);
-    const float v31 = fw::sub(1.0f, v18);
-    const float v32 = fw::mul(v17, v31);
-    const float v33 = fw::add(v32, 1.0f);
-    const float v34 = fw::mul(v30, v33);
-    const float v35 = fw::mul(v34, v14);
-    const float v36 = fw::mul(v35, v7);
-    const float v48 = fw::mul(v34, v13);
-    const float v51 = fw::mul(v28, v19);
-    part37 = fw::mad(v35, v7, part37);
-    part38 = fw::mad(v34, v14, part38);
-    if (inside) side.s49[i] = fw::mad(v34, v13, side.s49[i]);
-    if (inside) side.s50[i] = fw::mad(v30, v33, side.s50[i]);
-    if (inside) side.s52[i] = fw::mad(v28, v19, side.s52[i]);
+    const float v30 = fw::sub(1.0f, v18);
+    const float v31 = fw::mul(v19, v30);
+    const float v32 = fw::add(v31, v18);
+    const float v33 = fw::mul(v29, v32);
+    const float v34 = fw::mul(v33, v14);
+    const float v35 = fw::mul(v34, v7);
+    const float v47 = fw::mul(v33, v13);
+    const float v50 = fw::mul(v28, v19);
+    part36 = fw::mad(v34, v7, part36);
+    part37 = fw::mad(v33, v14, part37);
+    if (inside) side.s48[i] = fw::mad(v33, v13, side.s48[i]);
+    if (inside) side.s49[i] = fw::mad(v29, v32, side.s49[i]);
+    if (inside) side.s51[i] = fw::mad(v28, v19, side.s51[i]);
   }
+  if (ITEMS == 1 && inside) sums.a36 = part36;
+  if (ITEMS != 1 && inside) sums.a36 += part36;
   if (ITEMS == 1 && inside) sums.a37 = part37;
   if (ITEMS != 1 && inside) sums.a37 += part37;
-  if (ITEMS == 1 && inside) sums.a38 = part38;
-  if (ITEMS != 1 && inside) sums.a38 += part38;
 }
 
 struct Sums1 {
@@ -2745,12 +2743,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  row.v36 = sums.a36;
   row.v37 = sums.a37;
-  row.v38 = sums.a38;
-  row.v39 = fw::mul(row.v37, row.v12);
-  row.v40 = fw::mul(row.v39, row.v12);
-  row.v41 = fw::over_row(row.v40, number0);
-  row.v44 = fw::over_row(row.v38, number0);
+  row.v38 = fw::mul(row.v36, row.v12);
+  row.v39 = fw::mul(row.v38, row.v12);
+  row.v40 = fw::over_row(row.v39, number0);
+  row.v43 = fw::over_row(row.v37, number0);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
@@ -2758,7 +2756,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float out46[V];
+  float out45[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -2782,20 +2780,19 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v27 = fw::add(v26, 1.0f);
     const float v28 = fw::mul(v23, v27);
     const float v29 = fw::mul(v28, v20);
-    const float v30 = fw::mul(v29, v18);
-    const float v31 = fw::sub(1.0f, v18);
-    const float v32 = fw::mul(v17, v31);
-    const float v33 = fw::add(v32, 1.0f);
-    const float v34 = fw::mul(v30, v33);
-    const float v35 = fw::mul(v34, v14);
-    const float v42 = fw::mul(v7, row.v41);
-    const float v43 = fw::sub(v35, v42);
-    const float v45 = fw::sub(v43, row.v44);
-    const float v46 = fw::mul(v45, row.v12);
-    out46[i] = fw::convert<float>(v46);
-    if (inside) side.s47[i] = fw::mad(v45, row.v12, side.s47[i]);
+    const float v30 = fw::sub(1.0f, v18);
+    const float v31 = fw::mul(v19, v30);
+    const float v32 = fw::add(v31, v18);
+    const float v33 = fw::mul(v29, v32);
+    const float v34 = fw::mul(v33, v14);
+    const float v41 = fw::mul(v7, row.v40);
+    const float v42 = fw::sub(v34, v41);
+    const float v44 = fw::sub(v42, row.v43);
+    const float v45 = fw::mul(v44, row.v12);
+    out45[i] = fw::convert<float>(v45);
+    if (inside) side.s46[i] = fw::mad(v44, row.v12, side.s46[i]);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out46);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out45);
 }
 
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
@@ -3026,7 +3023,7 @@ struct SideSum {
   FW_FN void merge(const SideSum& other) { value += other.value; }
   FW_FN SideSum exchanged(fw::u32 offset) const { return {fw::shuffle_xor(value, offset)}; }
 };
-FW_FN void side_47(const Args& a, fw::Team& team, index output) {
+FW_FN void side_46(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3056,7 +3053,7 @@ FW_FN void side_47(const Args& a, fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[9])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_49(const Args& a, fw::Team& team, index output) {
+FW_FN void side_48(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3086,7 +3083,7 @@ FW_FN void side_49(const Args& a, fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[10])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_50(const Args& a, fw::Team& team, index output) {
+FW_FN void side_49(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3116,7 +3113,7 @@ FW_FN void side_50(const Args& a, fw::Team& team, index output) {
   fw::reduce(team, sum);
   if (there && team.thread == 0) static_cast<float*>(a.results[11])[to] = fw::convert<float>(sum.value);
 }
-FW_FN void side_52(const Args& a, fw::Team& team, index output) {
+FW_FN void side_51(const Args& a, fw::Team& team, index output) {
   index from = 0, to = 0, outputs = 1;
   index left = output;
    {
@@ -3153,10 +3150,10 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
   const index output = block % blocks * static_cast<index>(team.lanes()) + static_cast<index>(team.lane);
   switch (block / blocks) {
-    case 0: side_47(a, team, output); break;
-    case 1: side_49(a, team, output); break;
-    case 2: side_50(a, team, output); break;
-    case 3: side_52(a, team, output); break;
+    case 0: side_46(a, team, output); break;
+    case 1: side_48(a, team, output); break;
+    case 2: side_49(a, team, output); break;
+    case 3: side_51(a, team, output); break;
   }
 }
 '''
@@ -3925,16 +3922,15 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
   return quotient(x < 0 ? e : T(1), d, e - (d - 1), rough_reciprocal(d));
 }
 
-// e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
-// is below the normal numbers becomes 0. Far from 0, d may be anything, but is never infinite: where t is, the two
-// products are infinities of different signs (ln2_rest is negative), and NaN is made a number. All others meet a 0
-// there, in y or (rcp_approx(1) being 1) in y - 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just
-// above a power of 2 and its reciprocal just below one.
+// e^-x = 2^t e^d, where d is what rounding t took away, and e^d nearly 1 + d. t stays where 2^t is finite: from there
+// on the reciprocal is below the normal numbers, which become 0. NaN in d, of an infinite t, is made a number, and
+// meets 2^t = 0. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a power of 2 and its reciprocal
+// just below one.
 FW_FN float sigmoid(float x) {
-  const float t = x * -ieee<float>::log2e;
+  const float t = min_or_nan(x * -ieee<float>::log2e, 127.0f);
   const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
-  const float y = rcp_approx(1 + ex2_approx(t));
-  return mad(y, (y - 1) * d, y);
+  const float e = ex2_approx(t);
+  return rcp_approx(mad(e, d, 1 + e));
 }
 
 constexpr u32 warp_size = 32;
@@ -4139,8 +4135,9 @@ FW_FN Division divide(u32 n, Divider d) {
 }
 
 // `bytes` (4, 8 or 16) from global to shared memory: the first `valid` of them are read, the others become 0. Both
-// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
-// before sm_80 copy at once.
+// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. The L2
+// cache gets the whole line: what this block leaves of it is another's, at about the same time. Devices before sm_80
+// copy at once.
 template <int bytes>
 FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
                       [[maybe_unused]] ReadOnly how = read_only) {
@@ -4155,17 +4152,18 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
-        "l"(global), "r"(valid), "l"(how.policy)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+                     shared_address(shared) ^ blockIdx.y),
+                 "l"(global), "r"(valid), "l"(how.policy)
+                 : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid)
                  : "memory");
 #endif
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(bytes),
-                 "r"(valid)
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
+                 "n"(bytes), "r"(valid)
                  : "memory");
   }
 #endif
@@ -4434,6 +4432,30 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   return team;
 }
 
+// Of columns in registers the threads of a warp with the same V columns share out what is done for a column: each has
+// one of them for its own, and is in a team with those that have the same one. A block has one team of columns, with no
+// more than a warp's of them side by side.
+FW_FN constexpr u32 own_bits() {
+  u32 bits = 0;
+  while ((1 << bits) < V) ++bits;
+  return bits;
+}
+
+// The sums of a thread's own column, over all threads of the warp that have sums of it: at each exchange a thread keeps
+// half of the columns, and gives away the other.
+template <template <int> class Sums, int W>
+FW_FN Sums<1> own_column(const Team& team, const Sums<W>& sums) {
+  if constexpr (W == 1) {
+    return sums;
+  } else {
+    const u32 offset = u32{W / 2} << team.lane_bits;
+    const bool upper = (lane_index() & offset) != 0;
+    Sums<W / 2> mine = sums.half(upper);
+    mine.merge(sums.half(!upper).exchanged(offset));
+    return own_column(team, mine);
+  }
+}
+
 #if FW_ITEMS > 0
 // Threads that a row of FW_ROW vectors needs; what is known here need not be computed for every vector.
 FW_FN constexpr u32 row_team_bits() {
@@ -4549,10 +4571,13 @@ FW_FN void reduce(Team& team, S& sums) {
     barrier();  // whoever still reads the slots of the last reduction
     if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
     barrier();
-    // Of many slots the lanes of a warp that stand in the same column take some each.
-    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    // Of many slots the lanes of a warp that stand in the same column take some each. Where their number is known, so
+    // many that they are not all on their way at a time.
+    constexpr u32 few = FW_ROW > 0 ? 128 : 16;
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > few ? warp_size >> team.lane_bits : 1;
     const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
     sums = slots[first * width + team.lane].sums;
+#pragma unroll 4
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
@@ -4984,8 +5009,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
-  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
-  // take registers, too.
+  // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
   // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
   LaunchChoice in_registers(int vector) const;
@@ -5069,7 +5093,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
@@ -5085,7 +5109,7 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
   choice.items = code_.cuda.items[0];
   if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
-  choice.lanes = std::min(64 / choice.vector, 32);
+  choice.lanes = 32 / choice.vector;  // fw::team_of_columns
   return choice;
 }
 
@@ -5197,7 +5221,8 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side. Of
+// columns in registers each is reduced by a team of its own (fw::team_of_columns), which has a lane for each.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;
@@ -5209,14 +5234,15 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
   }
   if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
-  const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
+  const bool columns = code_.nest.kind == Loops::Kind::column, own = columns && c.variant.items != 0;
+  const int64_t width = columns && !own ? c.variant.vector : 1, lanes = own ? c.lanes * c.variant.vector : c.lanes;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
-  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  const int64_t slots = lanes < 32 ? in_block / 32 * lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * lanes * largest + 16 : 0;  // fw::begin_cluster
   return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
@@ -5316,6 +5342,8 @@ inline bool CudaRules::possible(const Call& c) const {
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
   if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
+  // Threads of a warp share out the columns of their vectors.
+  if (code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && c.lanes * c.variant.vector > 32) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
 }

@@ -29,6 +29,9 @@ class CudaEmitter : Emitter {
   bool is_ahead(int s) const;  // a load that is asked for before its row's turn comes
   int64_t held_bytes() const;  // that a thread holds for each element of its rows, at most
   int64_t row_bytes() const;   // and for each of its columns
+  // Of columns in registers, each thread works out the values of one of its vector's, and tells its neighbours.
+  bool has_own_column() const { return is_column() && !walking(); }
+  bool is_told(int s) const;  // a value of a column that elements are computed from
   std::string stride(int operand, int a) const;
   std::string coordinate(int a, const std::string& i) const;
   std::string row_offset(int operand) const;      // from the row's coordinates
@@ -60,6 +63,8 @@ class CudaEmitter : Emitter {
   void write_move_row();
   bool overwrites() const;
   std::string only_once(int s) const;
+  void open_columns();
+  void close_columns();
   void write_row_loads();
   void write_load_row(const std::string& row, const std::string& writer);
   void write_row_code(int p);
@@ -86,6 +91,7 @@ class CudaEmitter : Emitter {
   std::string item_in(const std::string& row) const;
   void write_first_arrivals();
   void write_arrivals();
+  std::string first_thread() const;
   std::string take_item() const;
   void write_arrival_of_group();
   void write_walking_entry();
@@ -133,6 +139,7 @@ class CudaEmitter : Emitter {
   const Text kind_;
   std::vector<int> needed_;  // steps of the stage that is being written
   int pass_ = 0;             // its number
+  bool own_column_ = false;  // what is being written is for the thread's own column
   std::vector<int> anchor_axes_, walked_axes_;
   std::string at_ = "at.";  // where coordinates of the element stand
 };

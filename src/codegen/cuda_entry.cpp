@@ -75,6 +75,7 @@ void CudaEmitter::write_place(const std::string& row, const std::string& turn) {
     line(row, ".pos = (", row,
          "_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;");
     line("if (", row, ".pos >= a.sizes[", to_string(nest().inner), "]) ", row, ".live = false, ", row, ".pos = 0;");
+    if (has_own_column()) line(row, ".own = static_cast<int>(columns.lane >> team.lane_bits);");
     line("place_row(a, ", row, "_tile.quotient, 0, ", row, ");");
     if (!walking()) line("[[maybe_unused]] index ", row, "_items = ", row, ".live ? held : 0;");
   } else {
@@ -206,8 +207,11 @@ void CudaEmitter::write_first_arrivals() {
         over_items({"if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);"});
         over_items({"if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);"});
       });
-  write_load_row("row", "row.live && team.thread == 0");
+  write_load_row("row", "row.live && " + first_thread());
 }
+
+// Of those that work out the values of a row, or of a column of their own.
+std::string CudaEmitter::first_thread() const { return has_own_column() ? "columns.thread == 0" : "team.thread == 0"; }
 
 // Into x; the address counts where an operand is too narrow to be asked for.
 std::string CudaEmitter::take_item() const {
@@ -221,7 +225,7 @@ void CudaEmitter::write_arrivals() {
       [&] {
         write_place("next", "turn + 1");
         if (is_column()) return;
-        write_load_row("next", "next.live && team.thread == 0");
+        write_load_row("next", "next.live && " + first_thread());
         line("fw::copy_async_wait<FW_DEPTH - 1>();");
         over_items({take_item()});
         write_ask("later", "turn + FW_DEPTH");
@@ -271,7 +275,7 @@ std::string CudaEmitter::a_sum_of(int p) const {
 std::string CudaEmitter::names_of_sums() const {
   std::string names;
   for (int p = 0; p < nest().stages; ++p)
-    if (!reduces_in(p).empty()) names += (names.empty() ? "Sums" : ", Sums") + to_string(p);
+    if (!reduces_in(p).empty()) names += (names.empty() ? "SumsOf" : ", SumsOf") + to_string(p) + "<1>";
   return names;
 }
 
@@ -290,6 +294,7 @@ void CudaEmitter::write_held_entry() {
   // Columns in registers may be those of several blocks together.
   line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
        is_column() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
+  if (is_column()) line("fw::Team columns = fw::team_of_columns(team);");
   line("const index elements = fw::held_elements(a.elements);");
   if (is_column()) {
     line("constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time");
@@ -304,7 +309,7 @@ void CudaEmitter::write_held_entry() {
     line("const fw::Mailbox<ITEMS", types, "> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);");
   }
   if (is_column()) {
-    line("fw::begin_cluster<", names_of_sums(), ">(team, fw::shared_memory() + a.ahead);");
+    line("fw::begin_cluster<", names_of_sums(), ">(columns, fw::shared_memory() + a.ahead);");
     line("fw::join_cluster(team.cluster_bits);");
   }
   if (has_sides()) {
@@ -316,8 +321,8 @@ void CudaEmitter::write_held_entry() {
   // As many turns for every team, so that lanes of one warp stay together.
   open("for (index turn = 0; turn < static_cast<index>(a.share); ++turn)");
   write_arrivals();
-  line("const bool first = row.live && team.thread == 0;");
-  line("row_0(a, row, first);");
+  line("const bool first = row.live && ", first_thread(), ";");
+  line("row_0(a, row, first", is_column() ? ", team" : "", ");");
   line("Kept kept[ITEMS];");
   for (int p = 0; p < nest().stages; ++p) {
     std::string id = to_string(p);
@@ -336,10 +341,15 @@ void CudaEmitter::write_held_entry() {
         [&] { line("const Fixed& f = fixed[item];"); });
     line("stage_", id, "(a, row, ", place_of_item(), ", x[item], f, kept[item], inside, sums", id, side, ");");
     close();
-    if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
+    std::string sums = "sums" + id;
+    if (is_column()) {
+      sums = "own" + id;
+      line("SumsOf", id, "<1> ", sums, " = fw::own_column(team, sums", id, ");");
+    }
+    if (!reduces_in(p).empty()) line("fw::reduce(", is_column() ? "columns, " : "team, ", sums, ");");
     // Those of the next columns: in the first pass, where a thread holds the most, they would take registers.
-    if (p == 0 && is_column()) write_load_row("next", "next.live && team.thread == 0");
-    line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
+    if (p == 0 && is_column()) write_load_row("next", "next.live && " + first_thread());
+    line("row_", to_string(p + 1), "(a, row, first, ", is_column() ? "team, " : "", sums, ");");
   }
   line("row = next;");
   if (is_column()) line("row_items = next_items;");

@@ -236,6 +236,7 @@ std::string CudaEmitter::lane_offset(int operand, const std::string& i) const {
 
 std::string CudaEmitter::use(int s) const {
   if (step(s).role == Role::scalar) return number(s);
+  if (row_level(s) && row_array(s) && own_column_) return "row.own" + to_string(s);
   if (row_level(s)) return "row.v" + to_string(s) + (row_array(s) ? "[i]" : "");
   if (carried(s) && stage(s) < pass_) return "kept.v" + to_string(s) + "[i]";
   if (step(s).role == Role::window) return "w" + to_string(s) + (inner_varying(s) ? "[i]" : "[0]");
@@ -341,13 +342,18 @@ void CudaEmitter::write_numbers() {
 // Where a row is, and what is the same for all its elements.
 void CudaEmitter::write_row_state() {
   open("struct Row");
-  for (int s = 0; s < count(); ++s)
-    if (row_level(s)) line(reg(s), " v", to_string(s), row_array(s) ? "[V];" : ";");
+  for (int s = 0; s < count(); ++s) {
+    if (!row_level(s)) continue;
+    const bool own = row_array(s) && has_own_column();
+    if (own) line(reg(s), " own", to_string(s), ";");
+    if (!own || is_told(s)) line(reg(s), " v", to_string(s), row_array(s) ? "[V];" : ";");
+  }
   for (int s = 0; s < count(); ++s)
     if (is_divisor(s)) line("fw::Divisor<", reg(s), "> d", to_string(s), row_array(s) ? "[V];" : ";");
   for (size_t o = 0; o < code_.operands.size(); ++o) line("index o", to_string(o), ";");
   for (int a : row_axes()) line("index c", to_string(a), ";");
   if (inner_in_row()) line("index pos;  // first of this thread's columns");
+  if (has_own_column()) line("int own;  // which of them is its own");
   line("bool live;  // there is such a row");
   if (kind_ == Text::tiled) line("fw::u32 tile;  // where it stands in every tile");
   close(";");
@@ -413,19 +419,21 @@ std::vector<int> CudaEmitter::moments_in(int p) const {
 // The results of pass p: what a thread has so far, then what its team has.
 void CudaEmitter::write_sums(int p) {
   if (!has_rows()) return;
-  std::string lanes = is_column() ? "[V]" : "", i = is_column() ? "[i]" : "";
+  std::string lanes = is_column() ? "[W]" : "", i = is_column() ? "[i]" : "";
   auto each = [&](auto body) {
     for (int s : reduces_in(p)) {
       if (nest().moments_of(s)) continue;
       if (is_column()) {
         out_ += "#pragma unroll\n";
-        open("for (int i = 0; i < V; ++i)");
+        open("for (int i = 0; i < W; ++i)");
       }
       body(s, "a" + to_string(s) + i);
       if (is_column()) close();
     }
   };
-  std::string name = "Sums" + to_string(p);
+  // Of columns: so many side by side.
+  const std::string all = "Sums" + to_string(p), name = is_column() ? "SumsOf" + to_string(p) : all;
+  if (is_column()) line("template <int W>");
   open("struct ", name);
   for (int s : reduces_in(p))
     if (!nest().moments_of(s)) line(accumulator_type(s), " a", to_string(s), lanes, ";");
@@ -444,7 +452,20 @@ void CudaEmitter::write_sums(int p) {
   for (int m : moments_in(p)) line("other.m", to_string(m), " = m", to_string(m), ".exchanged(offset);");
   line("return other;");
   close();
+  if (has_own_column()) {
+    const std::string half = name + "<W / 2>";
+    open("FW_FN ", half, " half([[maybe_unused]] bool upper) const");
+    line(half, " part;");
+    for (int s : reduces_in(p)) {
+      const std::string a = "a" + to_string(s);
+      out_ += "#pragma unroll\n";
+      line("for (int i = 0; i < W / 2; ++i) part.", a, "[i] = upper ? ", a, "[W / 2 + i] : ", a, "[i];");
+    }
+    line("return part;");
+    close();
+  }
   close(";");
+  if (is_column()) line("using ", all, " = ", name, "<V>;");
   line();
 }
 
@@ -511,10 +532,24 @@ bool CudaEmitter::overwrites() const {
 
 // The condition for what one row does for all.
 std::string CudaEmitter::only_once(int s) const {
-  std::string text;
+  // What is one for all columns is not everybody's who has one.
+  std::string text = own_column_ && !row_array(s) ? " && row.own == 0" : "";
   if (!step(s).once) return text;
   for (int a : row_axes()) text += " && row.c" + to_string(a) + " == 0";
   return inner_in_row() ? text + " && row.pos == 0" : text;
+}
+
+// Around what is written for a column: each of the thread's, or its own.
+void CudaEmitter::open_columns() {
+  if (!is_column()) return;
+  own_column_ = has_own_column();
+  if (own_column_) return line("[[maybe_unused]] const int i = row.own;");
+  out_ += "#pragma unroll\n";
+  open("for (int i = 0; i < V; ++i)");
+}
+void CudaEmitter::close_columns() {
+  if (is_column() && !own_column_) close();
+  own_column_ = false;
 }
 
 void CudaEmitter::write_load_row(const std::string& row, const std::string& writer) {
@@ -526,10 +561,7 @@ void CudaEmitter::write_load_row(const std::string& row, const std::string& writ
 void CudaEmitter::write_row_loads() {
   open("FW_FN void load_row(const Args& a, Row& row", overwrites() ? ", bool writer" : "", ")");
   line("(void)a, (void)row;");
-  if (is_column()) {
-    out_ += "#pragma unroll\n";
-    open("for (int i = 0; i < V; ++i)");
-  }
+  open_columns();
   for (int s = 0; s < count(); ++s) {
     if (!row_level(s) || step(s).role != Role::load) continue;
     int operand = operand_of_[static_cast<size_t>(s)].load;
@@ -540,31 +572,54 @@ void CudaEmitter::write_row_loads() {
       line(use(s), " = fw::convert<", reg(s), ">(fw::load(", pointer(operand), " + ", row_index(s, operand),
            ", a.reads));");
   }
-  if (is_column()) close();
+  close_columns();
   close();
   line();
 }
 
+bool CudaEmitter::is_told(int s) const {
+  if (!has_own_column() || !row_level(s) || !row_array(s)) return false;
+  for (int user = s + 1; user < count(); ++user) {
+    const std::vector<int>& operands = step(user).operands;
+    const bool of_elements = !row_level(user) || step(user).role == Role::reduce;
+    if (of_elements && std::find(operands.begin(), operands.end(), s) != operands.end()) return true;
+  }
+  return false;
+}
+
 // Values of the whole row that are known before pass p: results of the reductions of pass p - 1 and what follows.
 void CudaEmitter::write_row_code(int p) {
-  std::string sums = p > 0 ? ", [[maybe_unused]] const Sums" + to_string(p - 1) + "& sums" : "";
-  open("FW_FN void row_", to_string(p), "(const Args& a, Row& row, [[maybe_unused]] bool store", sums, ")");
+  std::string sums;
+  if (p > 0)
+    sums = ", [[maybe_unused]] const Sums" + (has_own_column() ? "Of" + to_string(p - 1) + "<1>" : to_string(p - 1)) +
+           "& sums";
+  open("FW_FN void row_", to_string(p), "(const Args& a, Row& row, [[maybe_unused]] bool store",
+       has_own_column() ? ", [[maybe_unused]] const fw::Team& team" : "", sums, ")");
   line("(void)a;");
   write_numbers();
-  if (is_column()) {
-    out_ += "#pragma unroll\n";
-    open("for (int i = 0; i < V; ++i)");
-  }
+  auto write_divisor = [&](int s) {
+    if (is_divisor(s)) line("row.d", to_string(s), row_array(s) ? "[i]" : "", " = fw::divisor_of(", use(s), ");");
+  };
+  open_columns();
   for (int s = 0; s < count(); ++s) {
     if (!row_level(s) || stage(s) != p) continue;
     if (step(s).role != Role::load) line(use(s), " = ", row_value(s), ";");
-    if (is_divisor(s)) line("row.d", to_string(s), row_array(s) ? "[i]" : "", " = fw::divisor_of(", use(s), ");");
+    if (!is_told(s)) write_divisor(s);
     if (!step(s).stored) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
     line("if (store", only_once(s), ") ", pointer(operand), "[", row_index(s, operand), "] = fw::convert<",
          storage_type(dtype(s)), ">(", use(s), ");");
   }
-  if (is_column()) close();
+  close_columns();
+  for (int s = 0; s < count(); ++s) {
+    if (!is_told(s) || stage(s) != p) continue;
+    line("fw::tell_columns(team, row.own", to_string(s), ", row.v", to_string(s), ");");
+    if (!is_divisor(s)) continue;
+    out_ += "#pragma unroll\n";
+    open("for (int i = 0; i < V; ++i)");
+    write_divisor(s);
+    close();
+  }
   close();
   line();
 }
@@ -573,7 +628,7 @@ std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return computed(s);
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
     return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(i)" : ".squares[i]");
-  return "sums.a" + to_string(s) + (is_column() ? "[i]" : "");
+  return "sums.a" + to_string(s) + (own_column_ ? "[0]" : is_column() ? "[i]" : "");
 }
 
 std::string CudaEmitter::row_index(int s, int operand) const {

@@ -304,8 +304,9 @@ FW_FN Division divide(u32 n, Divider d) {
 // ---------------------------------------------------------------- copies that run beside the kernel (sm_80)
 
 // `bytes` (4, 8 or 16) from global to shared memory: the first `valid` of them are read, the others become 0. Both
-// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. Devices
-// before sm_80 copy at once.
+// sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. The L2
+// cache gets the whole line: what this block leaves of it is another's, at about the same time. Devices before sm_80
+// copy at once.
 template <int bytes>
 FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
                       [[maybe_unused]] ReadOnly how = read_only FW_AND_CALLER) {
@@ -322,17 +323,18 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
-    asm volatile(
-        "cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
-        "l"(global), "r"(valid), "l"(how.policy)
-        : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+                     shared_address(shared) ^ blockIdx.y),
+                 "l"(global), "r"(valid), "l"(how.policy)
+                 : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid)
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                 "r"(valid)
                  : "memory");
 #endif
   } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global), "n"(bytes),
-                 "r"(valid)
+    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
+                 "n"(bytes), "r"(valid)
                  : "memory");
   }
 #endif

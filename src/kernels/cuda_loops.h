@@ -203,6 +203,39 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   return team;
 }
 
+// Of columns in registers the threads of a warp with the same V columns share out what is done for a column: each has
+// one of them for its own, and is in a team with those that have the same one. A block has one team of columns, with no
+// more than a warp's of them side by side.
+FW_FN constexpr u32 own_bits() {
+  u32 bits = 0;
+  while ((1 << bits) < V) ++bits;
+  return bits;
+}
+FW_FN Team team_of_columns(const Team& team) {
+  return make_team(team.bits - own_bits(), team.lane_bits + own_bits(), team.cluster_bits);
+}
+// The sums of a thread's own column, over all threads of the warp that have sums of it: at each exchange a thread keeps
+// half of the columns, and gives away the other.
+template <template <int> class Sums, int W>
+FW_FN Sums<1> own_column(const Team& team, const Sums<W>& sums) {
+  if constexpr (W == 1) {
+    return sums;
+  } else {
+    const u32 offset = u32{W / 2} << team.lane_bits;
+    const bool upper = (lane_index() & offset) != 0;
+    Sums<W / 2> mine = sums.half(upper);
+    mine.merge(sums.half(!upper).exchanged(offset));
+    return own_column(team, mine);
+  }
+}
+// What each thread knows of its own column, to all that hold it.
+template <class T>
+FW_FN void tell_columns(const Team& team, T own, T (&all)[V]) {
+  const u32 first = lane_index() & ~(u32{V - 1} << team.lane_bits);
+#pragma unroll
+  for (u32 i = 0; i < V; ++i) all[i] = V > 1 ? shuffle(own, first + (i << team.lane_bits)) : own;
+}
+
 #if FW_ITEMS > 0
 // Threads that a row of FW_ROW vectors needs; what is known here need not be computed for every vector.
 FW_FN constexpr u32 row_team_bits() {
@@ -331,10 +364,13 @@ FW_FN void reduce(Team& team, S& sums) {
     barrier();  // whoever still reads the slots of the last reduction
     if (!narrow || lane_index() < width) slots[mine * width + team.lane].sums = sums;
     barrier();
-    // Of many slots the lanes of a warp that stand in the same column take some each.
-    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > 128 ? warp_size >> team.lane_bits : 1;
+    // Of many slots the lanes of a warp that stand in the same column take some each. Where their number is known, so
+    // many that they are not all on their way at a time.
+    constexpr u32 few = FW_ROW > 0 ? 128 : 16;
+    const u32 sharers = narrow && rows * static_cast<u32>(sizeof(S)) > few ? warp_size >> team.lane_bits : 1;
     const u32 first = sharers > 1 ? (lane_index() >> team.lane_bits) & (rows - 1) : 0;
     sums = slots[first * width + team.lane].sums;
+#pragma unroll 4
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));

@@ -165,16 +165,15 @@ FW_FN float tanh(float x) {
   return abs(x) < 0.9f ? small : signed_as(large, x);
 }
 
-// e^-x = 2^t e^d, where d is what rounding t took away; its share of the result is put in behind the reciprocal. What
-// is below the normal numbers becomes 0. Far from 0, d may be anything, but is never infinite: where t is, the two
-// products are infinities of different signs (ln2_rest is negative), and NaN is made a number. All others meet a 0
-// there, in y or (rcp_approx(1) being 1) in y - 1. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just
-// above a power of 2 and its reciprocal just below one.
+// e^-x = 2^t e^d, where d is what rounding t took away, and e^d nearly 1 + d. t stays where 2^t is finite: from there
+// on the reciprocal is below the normal numbers, which become 0. NaN in d, of an infinite t, is made a number, and
+// meets 2^t = 0. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a power of 2 and its reciprocal
+// just below one.
 FW_FN float sigmoid(float x) {
-  const float t = x * -ieee<float>::log2e;
+  const float t = min_or_nan(x * -ieee<float>::log2e, 127.0f);
   const float d = min_of_numbers(mad(t, -ieee<float>::ln2_rest, mad(t, -ieee<float>::ln2, -x)), 1.0f);
-  const float y = rcp_approx(1 + ex2_approx(t));
-  return mad(y, (y - 1) * d, y);
+  const float e = ex2_approx(t);
+  return rcp_approx(mad(e, d, 1 + e));
 }
 #endif
 

@@ -140,8 +140,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
-  // Elements in the vectors of columns in registers: a thread works out the values of each of its columns, and those
-  // take registers, too.
+  // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
   // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
   LaunchChoice in_registers(int vector) const;

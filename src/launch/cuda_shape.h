@@ -49,7 +49,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
@@ -65,7 +65,7 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
   choice.items = code_.cuda.items[0];
   if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
-  choice.lanes = std::min(64 / choice.vector, 32);
+  choice.lanes = 32 / choice.vector;  // fw::team_of_columns
   return choice;
 }
 
@@ -177,7 +177,8 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
 }
 
 // Slots of fw::reduce: one for each warp and lane of a team in its block, and two for each block of its cluster and
-// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side.
+// lane, as large as the largest Sums, or as Total. And fw::Mailbox, where blocks add up their sums on the side. Of
+// columns in registers each is reduced by a team of its own (fw::team_of_columns), which has a lane for each.
 inline uint32_t CudaRules::slot_bytes(const Call& c) const {
   const auto in_pieces = [](int64_t bytes) { return ceil_div(bytes, 16) * 16; };
   int64_t mail = 0;
@@ -189,14 +190,15 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
   }
   if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
-  const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
+  const bool columns = code_.nest.kind == Loops::Kind::column, own = columns && c.variant.items != 0;
+  const int64_t width = columns && !own ? c.variant.vector : 1, lanes = own ? c.lanes * c.variant.vector : c.lanes;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
   largest = in_pieces(largest);
   const int64_t in_block = c.team * c.lanes / c.spread();
-  const int64_t slots = c.lanes < 32 ? in_block / 32 * c.lanes : in_block;
-  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * c.lanes * largest + 16 : 0;  // fw::begin_cluster
+  const int64_t slots = lanes < 32 ? in_block / 32 * lanes : in_block;
+  const int64_t exchange = c.spread() > 1 ? 2 * c.cluster * lanes * largest + 16 : 0;  // fw::begin_cluster
   return static_cast<uint32_t>(largest * slots + exchange + mail);
 }
 
@@ -296,6 +298,8 @@ inline bool CudaRules::possible(const Call& c) const {
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
   if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
+  // Threads of a warp share out the columns of their vectors.
+  if (code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && c.lanes * c.variant.vector > 32) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
 }

@@ -230,6 +230,35 @@ bool is_bounded(const Graph& graph, Value v) {
   return node.op == Op::sub && is_constant(graph, node.operands[0], 1) && graph[node.operands[1]].op == Op::sigmoid;
 }
 
+// g s + g s x r = g (s + (x s) r), s a sigmoid of x: a product less than g s (1 + x r), where x s has to be computed
+// for something else, as in front of a factor whose gradient is wanted. `rest`: the factors of x r.
+Value with_product_in_use(Builder& b, Value term, Operands rest) {
+  const Graph& graph = b.graph();
+  const auto in_use = [&](Value v) {
+    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
+      return std::find(node.operands.begin(), node.operands.end(), v) != node.operands.end();
+    });
+  };
+  if (graph[term].op != Op::mul || rest.size() < 2) return -1;
+  for (size_t i : {size_t{0}, size_t{1}}) {
+    const Value s = graph[term].operands[i], others = graph[term].operands[1 - i];
+    if (graph[s].op != Op::sigmoid) continue;
+    const Value x = graph[s].operands[0];
+    const auto at = std::find(rest.begin(), rest.end(), x);
+    if (at == rest.end()) continue;
+    for (Value y = 0; y < static_cast<Value>(graph.nodes.size()); ++y) {
+      if (graph[y].op != Op::mul || !(graph[y].operands == Operands{x, s} || graph[y].operands == Operands{s, x}))
+        continue;
+      if (!in_use(y)) continue;
+      rest.erase(at);
+      Value multiple = y;
+      for (Value factor : rest) multiple = b.binary(Op::mul, multiple, factor);
+      return b.binary(Op::mul, others, b.binary(Op::add, multiple, s));
+    }
+  }
+  return -1;
+}
+
 // y + y r = y (1 + r), where y is itself a product: what a term and a multiple of it share is multiplied once. The
 // gradient of x s(x) is such a sum: with s' = s (1 - s) it is g s + g x s (1 - s). Where r is a product, no more than
 // one of its factors may be large, so that it is not when y r is not; x is one factor, even where it is a product.
@@ -264,6 +293,7 @@ Value term_joins_its_multiple(Builder& b, const Node& node, const Operands& oper
     auto bounded = [&](Value f) { return is_bounded(graph, f); };
     const auto unbounded = std::count_if(rest.begin(), rest.end(), std::not_fn(bounded));
     if (!all || rest.empty() || unbounded > 1) continue;
+    if (const Value joined = with_product_in_use(b, term, rest); joined >= 0) return joined;
     Value ratio = rest[0];
     for (size_t k = 1; k < rest.size(); ++k) ratio = b.binary(Op::mul, ratio, rest[k]);
     return b.binary(Op::mul, term, b.binary(Op::add, ratio, b.constant(1, b.dtype(ratio))));

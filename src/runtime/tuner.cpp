@@ -12,7 +12,8 @@
 namespace fusewright {
 namespace {
 
-constexpr int rounds = 3;              // samples of each candidate, after one that warms up
+constexpr int rounds = 3;              // samples of each candidate, after one that warms up;
+constexpr double long_us = 5'000;      // one is enough where a round takes as long: what disturbs it is shorter
 constexpr double hopeless = 2;         // times slower than the fastest in the first round: not sampled again
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
@@ -95,10 +96,12 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
         progress.sampled(kernel);
       }
       if (round != 1) continue;
-      double best = never;
+      double best = never, all = 0;
       for (const auto& times : samples) best = std::min(best, median(times));
       for (size_t i = 0; i < count; ++i) in[i] = in[i] && median(samples[i]) <= hopeless * best;
       in[0] = true;
+      for (const auto& times : samples) all += times.empty() ? 0 : times[0];
+      if (all > long_us || std::count(in.begin(), in.end(), true) == 1) break;
     }
   } catch (const std::exception& error) {
     log(LogLevel::debug, kernel + " cannot be timed, the rule chooses: " + error.what());

@@ -155,6 +155,38 @@ TEST(KernelText, ColumnsAreComputedBetweenWaits) {
   EXPECT_LT(above, backward.find("fw::copy_async_wait<", above));
 }
 
+// The values of columns in registers are worked out once for each column by a warp, and told; those that elements are
+// not computed from are not. A kernel that walks over its columns has each thread work out all of its own.
+TEST(KernelText, ValuesOfColumnsAreWorkedOutOnceAndTold) {
+  Program program;
+  program.forward = parse(
+      "graph(%x: f32[n, c], %w: f32[c]) { %1 = batch_norm(%x, %w) {eps = 0.1, has_weight = 1} %2 = silu(%1) return %2 "
+      "}");
+  program.wrt.assign(2, true);
+  program.options.cuda = true;
+  run_pipeline(program);
+  const KernelCode code = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel);
+  const auto body_of = [](const std::string& text, const std::string& name) {
+    const size_t begin = text.find("FW_FN void " + name + "(");
+    return text.substr(begin, text.find("\n}", begin) - begin);
+  };
+  const auto count = [](const std::string& text, const std::string& what) {
+    int n = 0;
+    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
+    return n;
+  };
+  for (const char* name : {"load_row", "row_0", "row_1"}) {
+    const std::string held = body_of(code.text, name), walking = body_of(code.cuda.walking_text, name);
+    EXPECT_EQ(count(held, "i < V"), 0) << held;
+    EXPECT_EQ(count(walking, "i < V"), 1) << walking;
+    EXPECT_EQ(count(walking, "tell_columns"), 0) << walking;
+  }
+  // Of the second pass: what it subtracts; sums, and the gradient of the weight, stay with their owners.
+  const std::string values = body_of(code.text, "row_1");
+  EXPECT_EQ(count(values, "fw::tell_columns(team, row.own"), 2) << values;
+  EXPECT_GT(count(values, "row.own"), 4) << values;
+}
+
 // Of a kernel that has sums on the side: a product is added to one in one instruction, whose condition the compiler
 // would not move it across; and the loads of the next row stand in front of the branch that keeps them above the work
 // on this one.

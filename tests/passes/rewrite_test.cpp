@@ -137,6 +137,31 @@ TEST(Rewrite, GradientOfSwishOfProduct) {
       std::vector<std::string>{});
 }
 
+// Where x s(x) is computed for something else, the gradient is made of it: a product less. Where it is only returned it
+// would be one for the gradient alone.
+TEST(Rewrite, GradientOfSwishTakesTheSwishThatIsThere) {
+  const auto products = [](const char* use_of_swish) {
+    Program program = program_of(
+        std::string("graph(%x: f64[n, c], %g: f64[n, c], %m: f64[c]) { %s = sigmoid(%x) %y = mul(%x, %s) ") +
+        use_of_swish +
+        " %1 = mul(%g, %s) %2 = mul(%g, %x) %k: f64[] = constant() {value = 1} %3 = sub(%k, %s) %4 = mul(%3, %s) "
+        "%5 = mul(%2, %4) %6 = add(%1, %5) return %6, %z }");
+    std::mt19937 random(32);
+    const std::vector<Array> inputs = random_inputs(program.forward, {{"n", 4}, {"c", 3}}, random);
+    const std::vector<Array> before = interpret(program.forward, inputs);
+    rewrite(program);
+    verify(program.forward);
+    EXPECT_EQ(program.rewrites, std::vector<std::string>{"term_joins_its_multiple"});
+    const std::vector<Array> after = interpret(program.forward, inputs);
+    for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(difference(after[i], before[i], 1e-12, 1e-12), "");
+    return std::count_if(program.forward.nodes.begin(), program.forward.nodes.end(),
+                         [](const Node& node) { return node.op == Op::mul; });
+  };
+  EXPECT_EQ(products("%z = mul(%y, %m)"), 4);                   // y, z, y (1 - s), g (s + ...)
+  EXPECT_EQ(products("%z = add(%y, %m)"), 3);                   // any use
+  EXPECT_EQ(products("%w = mul(%x, %g) %z = mul(%w, %m)"), 5);  // w, z, g s, x (1 - s), g s (1 + ...): y is gone
+}
+
 TEST(Rewrite, EveryRuleHasACase) {
   // The names stand in the source's table; a rule that is missing here is not tested.
   std::ifstream file(std::string(FUSEWRIGHT_SOURCE_DIR) + "/src/passes/rewrite.cpp");

@@ -43,16 +43,23 @@ class Rules : CudaRules {
     for (const auto& launch : all.launches) result.second.push_back(launch.entry);
     return result;
   }
-  // By rule but for the cluster; none if that cannot be.
+  // By rule but for the cluster, or for columns side by side; none if that cannot be.
   std::optional<Call> in_clusters(int cluster, int64_t largest = 8) const {
-    Call c = bound();
-    c.largest_cluster = largest;
-    LaunchChoice choice = rule(c, c.widest);
-    choice.cluster = cluster;
-    return plan(c, choice) ? std::optional(c) : std::nullopt;
+    return but([&](LaunchChoice& choice) { choice.cluster = cluster; }, largest);
+  }
+  std::optional<Call> with_lanes(int lanes) const {
+    return but([&](LaunchChoice& choice) { choice.lanes = lanes; });
   }
 
  private:
+  template <class Change>
+  std::optional<Call> but(Change change, int64_t largest_cluster = 8) const {
+    Call c = bound();
+    c.largest_cluster = largest_cluster;
+    LaunchChoice choice = rule(c, c.widest);
+    change(choice);
+    return plan(c, choice) ? std::optional(c) : std::nullopt;
+  }
   Call bound() const {
     std::vector<const Tensor*> operands;
     for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
@@ -169,7 +176,7 @@ TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
   EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
 }
 
-// A cluster is one team: as many more columns side by side as it has blocks, until they fill a line of memory and more.
+// A cluster is one team: as many more columns side by side as it has blocks, until they fill a line of memory.
 TEST(CudaShape, ClustersHoldMoreColumns) {
   const auto rules = [](const std::string& text, const std::vector<std::string>& wrt) {
     Program program = program_of(text, wrt);
@@ -187,8 +194,7 @@ TEST(CudaShape, ClustersHoldMoreColumns) {
     for (int cluster : {2, 4}) {
       const auto c = columns.in_clusters(cluster);
       ASSERT_TRUE(c);
-      EXPECT_EQ(c->lanes, alone.lanes * cluster);
-      EXPECT_EQ(c->team, alone.team);
+      EXPECT_EQ(c->lanes * c->variant.vector * 4, 128);
       EXPECT_EQ(c->team * c->lanes, c->threads * cluster);
       EXPECT_EQ(c->blocks % cluster, 0);
       EXPECT_LE(c->blocks, 2 * 132);
@@ -201,6 +207,25 @@ TEST(CudaShape, ClustersHoldMoreColumns) {
   }
   EXPECT_FALSE(rules("graph(%x: f32[1024, 512]) { %1 = softmax(%x) {dim = 1} return %1 }", {}).in_clusters(2));
   EXPECT_FALSE(rules("graph(%x: f32[1024, 512]) { %1 = exp(%x) return %1 }", {}).in_clusters(2));
+}
+
+// Threads of a warp share out the columns of their vectors: there are no more of them side by side than it has threads.
+TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
+  for (const std::string& type : {"f32", "f16", "f64"})
+    for (const std::string& rows : {"16", "200", "1024"}) {
+      Program program = program_of("graph(%x: " + type + "[" + rows +
+                                   ", 4096]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }");
+      program.options.cuda = true;
+      run_pipeline(program);
+      const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+      const auto c = rules.planned();
+      ASSERT_NE(c.variant.items, 0) << type << " " << rows;
+      EXPECT_LE(c.lanes * c.variant.vector, 32) << type << " " << rows;
+      EXPECT_EQ(c.team * c.lanes, c.threads);
+      EXPECT_GE(c.team, c.variant.vector);
+      const int too_many = static_cast<int>(64 / c.variant.vector);
+      if (rows == "16") EXPECT_FALSE(rules.with_lanes(too_many)) << type;
+    }
 }
 
 // The L2 cache is asked to hold what is read only where that is more than it can: reads of the kernel, each operand
