@@ -916,12 +916,12 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
+  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
   row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
   row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
 }
 
 struct Values {
@@ -3471,7 +3471,7 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, choice.vector < 4 ? 256 : 128, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;

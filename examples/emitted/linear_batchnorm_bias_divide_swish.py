@@ -348,13 +348,13 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
-  row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
+  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
   row.o8 = 0;
   row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
   row.o10 = 0;
@@ -829,13 +829,13 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
-  row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
+  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
   row.o8 = 0;
   row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
   row.o10 = 0;
@@ -1313,15 +1313,15 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
-  row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
+  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
+  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
+  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
   row.o10 = 0;
   row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
   row.o12 = 0;
@@ -1800,15 +1800,15 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
-  row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
+  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
+  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
+  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
   row.o10 = 0;
   row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
   row.o12 = 0;
@@ -2283,14 +2283,14 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
   row.o6 = 0;
   row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
+  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
+  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
 }
 
 struct Values {
@@ -2687,14 +2687,14 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
   row.o6 = 0;
   row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
+  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
+  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
 }
 
 struct Values {
@@ -3717,16 +3717,16 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
   row.o7 = 0;
   row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
-  row.o10 = 0 + fw::along(row.pos, a.strides[10][1]);
-  row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
+  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
+  row.o10 = 0 + row.pos * static_cast<index>(a.strides[10][1]);
+  row.o11 = 0 + row.pos * static_cast<index>(a.strides[11][1]);
 }
 
 struct Values {
@@ -4055,16 +4055,16 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
-  row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0 + fw::along(row.pos, a.strides[6][1]);
+  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
+  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
+  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
   row.o7 = 0;
   row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
-  row.o10 = 0 + fw::along(row.pos, a.strides[10][1]);
-  row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
+  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
+  row.o10 = 0 + row.pos * static_cast<index>(a.strides[10][1]);
+  row.o11 = 0 + row.pos * static_cast<index>(a.strides[11][1]);
 }
 
 struct Values {
@@ -5066,6 +5066,12 @@ _PRELUDE = r'''
 #else
 #define FW_SENDS 0
 #endif
+// Copies may ask the L2 cache for whole lines since CUDA 11.4.
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1104
+#define FW_WHOLE_LINE ""
+#else
+#define FW_WHOLE_LINE ".L2::128B"
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -5769,18 +5775,18 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                     shared_address(shared) ^ blockIdx.y),
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint" FW_WHOLE_LINE
+                 " [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
                  "l"(global), "r"(valid), "l"(how.policy)
                  : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(valid)
+    asm volatile("cp.async.cg.shared.global" FW_WHOLE_LINE " [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(valid)
                  : "memory");
 #endif
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                 "n"(bytes), "r"(valid)
+    asm volatile("cp.async.ca.shared.global" FW_WHOLE_LINE " [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
+                 "l"(global), "n"(bytes), "r"(valid)
                  : "memory");
   }
 #endif
@@ -6755,7 +6761,7 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, choice.vector < 4 ? 256 : 128, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;

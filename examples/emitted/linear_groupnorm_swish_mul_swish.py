@@ -3460,6 +3460,12 @@ _PRELUDE = r'''
 #else
 #define FW_SENDS 0
 #endif
+// Copies may ask the L2 cache for whole lines since CUDA 11.4.
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1104
+#define FW_WHOLE_LINE ""
+#else
+#define FW_WHOLE_LINE ".L2::128B"
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -4152,18 +4158,18 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                     shared_address(shared) ^ blockIdx.y),
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint" FW_WHOLE_LINE
+                 " [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
                  "l"(global), "r"(valid), "l"(how.policy)
                  : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(valid)
+    asm volatile("cp.async.cg.shared.global" FW_WHOLE_LINE " [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(valid)
                  : "memory");
 #endif
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                 "n"(bytes), "r"(valid)
+    asm volatile("cp.async.ca.shared.global" FW_WHOLE_LINE " [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
+                 "l"(global), "n"(bytes), "r"(valid)
                  : "memory");
   }
 #endif
@@ -4651,6 +4657,7 @@ struct Mailbox {
   template <class N>
   FW_FN void add_up(N (&values)[V], u32 which) const {
     load_vector(reinterpret_cast<const N*>(slot(0, which)), plain, values);
+#pragma unroll 4
     for (u32 from = 1; from < 1u << cluster_bits; ++from)
       add_vector(reinterpret_cast<const N*>(slot(from, which)), values);
   }
@@ -5118,7 +5125,7 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, choice.vector < 4 ? 256 : 128, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;

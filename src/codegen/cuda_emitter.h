@@ -38,6 +38,7 @@ class CudaEmitter : Emitter {
   std::string element_offset(int operand) const;  // of the vector that a thread is at
   std::string element_address(int operand) const;
   bool operand_varies(int operand, int a) const;
+  bool is_value_of_row(int operand) const;
   std::string lane_offset(int operand, const std::string& i) const;
 
   // ---- skeleton: cuda_kernel.cpp ---------------------------------------------------------------------------

@@ -279,8 +279,8 @@ std::string CudaEmitter::names_of_sums() const {
   return names;
 }
 
-// Rows in registers. Every thread of a row's team works out the row's values for itself; one of them stores. While a
-// team works on a row the next ones are on their way.
+// Rows in registers. Every thread of a row's team works out the row's values for itself, of columns those of its own
+// column; one of them stores. While a team works on a row the next ones are on their way.
 void CudaEmitter::write_held_entry() {
   std::string side = has_sides() ? ", side[item], total" : "";
   // As many blocks on a processor as their registers allow: one reduces while another computes. Of the values of

@@ -200,9 +200,18 @@ std::string CudaEmitter::row_offset(int operand) const {
   std::string text = "0";
   for (int a : row_axes())
     if (operand_varies(operand, a)) text += " + row.c" + to_string(a) + " * " + stride(operand, a);
-  if (inner_in_row() && operand_varies(operand, nest().inner))
-    text += " + fw::along(row.pos, a.strides[" + to_string(operand) + "][" + to_string(nest().inner) + "])";
-  return text;
+  if (!inner_in_row() || !operand_varies(operand, nest().inner)) return text;
+  // What is one value for each column is not read by vectors, and may lie in memory as it likes.
+  if (is_value_of_row(operand)) return text + " + row.pos * " + stride(operand, nest().inner);
+  return text + " + fw::along(row.pos, a.strides[" + to_string(operand) + "][" + to_string(nest().inner) + "])";
+}
+
+bool CudaEmitter::is_value_of_row(int operand) const {
+  for (int s = 0; s < count(); ++s) {
+    const Operands& of = operand_of_[static_cast<size_t>(s)];
+    if (of.load == operand || of.store == operand) return row_level(s);
+  }
+  return false;
 }
 
 std::string CudaEmitter::element_offset(int operand) const {

@@ -33,6 +33,12 @@
 #else
 #define FW_SENDS 0
 #endif
+// Copies may ask the L2 cache for whole lines since CUDA 11.4.
+#if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1104
+#define FW_WHOLE_LINE ""
+#else
+#define FW_WHOLE_LINE ".L2::128B"
+#endif
 #if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
 #define FW_KEEPS 1
 #else
@@ -323,18 +329,18 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                     shared_address(shared) ^ blockIdx.y),
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint" FW_WHOLE_LINE
+                 " [%0], [%1], 16, %2, %3;" ::"r"(shared_address(shared) ^ blockIdx.y),
                  "l"(global), "r"(valid), "l"(how.policy)
                  : "memory");
 #else
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
-                 "r"(valid)
+    asm volatile("cp.async.cg.shared.global" FW_WHOLE_LINE " [%0], [%1], 16, %2;" ::"r"(shared_address(shared)),
+                 "l"(global), "r"(valid)
                  : "memory");
 #endif
   } else {
-    asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
-                 "n"(bytes), "r"(valid)
+    asm volatile("cp.async.ca.shared.global" FW_WHOLE_LINE " [%0], [%1], %2, %3;" ::"r"(shared_address(shared)),
+                 "l"(global), "n"(bytes), "r"(valid)
                  : "memory");
   }
 #endif

@@ -441,6 +441,7 @@ struct Mailbox {
   template <class N>
   FW_FN void add_up(N (&values)[V], u32 which) const {
     load_vector(reinterpret_cast<const N*>(slot(0, which)), plain, values);
+#pragma unroll 4
     for (u32 from = 1; from < 1u << cluster_bits; ++from)
       add_vector(reinterpret_cast<const N*>(slot(from, which)), values);
   }

@@ -74,7 +74,7 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, 256, 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, choice.vector < 4 ? 256 : 128, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;

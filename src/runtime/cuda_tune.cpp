@@ -61,10 +61,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
         if (first.items != 0) but([&](LaunchChoice& o) { o.items = items; });
       // Blocks that add up their sums on the side among themselves need a buffer less each, and none at all where that
       // leaves one part.
-      if (side_parts > 1) {
+      if (side_parts > 1)
         for (int cluster : {8, 4}) but([&](LaunchChoice& o) { o.cluster = cluster; });
-        but([&](LaunchChoice& o) { o.cluster = 8, o.scale -= 1; });
-      }
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)

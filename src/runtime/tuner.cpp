@@ -96,12 +96,13 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
         progress.sampled(kernel);
       }
       if (round != 1) continue;
-      double best = never, all = 0;
+      double best = never;
       for (const auto& times : samples) best = std::min(best, median(times));
       for (size_t i = 0; i < count; ++i) in[i] = in[i] && median(samples[i]) <= hopeless * best;
       in[0] = true;
-      for (const auto& times : samples) all += times.empty() ? 0 : times[0];
-      if (all > long_us || std::count(in.begin(), in.end(), true) == 1) break;
+      // By the fastest: another may have been disturbed.
+      const auto left = std::count(in.begin(), in.end(), true);
+      if (left == 1 || best * static_cast<double>(left) > long_us) break;
     }
   } catch (const std::exception& error) {
     log(LogLevel::debug, kernel + " cannot be timed, the rule chooses: " + error.what());

@@ -247,6 +247,22 @@ def test_a_model_that_moves():
 
 
 @pytest.mark.big
+@pytest.mark.parametrize("rows", [32, 1024, 20_000])
+def test_values_of_columns_lie_as_they_like(rows):
+    """x is read by vectors of columns; of weights, one for each column, neither neighbours nor memory are given."""
+
+    def norm(x, w, b):
+        return F.silu(F.batch_norm(x, None, None, w, b, training=True))
+
+    x, w, b = torch.randn(rows, 64, requires_grad=True), torch.randn(64, 3)[:, 1], torch.randn(1).expand(64)
+    expected = norm(x.double(), w.double(), b.double())
+    y = optimize(norm, strict=True)(x, w, b)
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-5)
+    g = torch.randn_like(y)
+    (found,), (exact,) = torch.autograd.grad(y, [x], g), torch.autograd.grad(expected, [x], g.double())
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
 def test_more_than_2_to_the_31_elements():
     """Values at the ends and around 2^31; the fused result is compared in pieces, so that memory holds out."""
     count = 2**31 + 4099

@@ -83,6 +83,9 @@ TEST_F(TunerTest, SamplesLongCandidatesOnce) {
   ASSERT_TRUE(timing);
   EXPECT_EQ(timing->fastest, 1u);
   EXPECT_EQ(launches, (std::vector<int>{2, 2}));
+  // One that is long among short ones does not count.
+  ASSERT_TRUE(time({20, 60'000, 22}));
+  EXPECT_EQ(launches, (std::vector<int>{4, 2, 4}));
 }
 
 TEST_F(TunerTest, EndsWhenOneIsLeft) {
