@@ -916,12 +916,12 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
+  row.o1 = 0;
+  row.o2 = 0;
   row.o3 = 0 + fw::along(row.pos, a.strides[3][1]);
   row.o4 = 0 + fw::along(row.pos, a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o5 = 0;
+  row.o6 = 0;
 }
 
 struct Values {
@@ -961,8 +961,8 @@ FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
-    row.v3[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v1[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
+    row.v3[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
   }
 }
 
@@ -1053,9 +1053,9 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v25[i] = sums.a25[i];
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v25[i]);
+    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v25[i]);
     row.v27[i] = sums.a27[i];
-    if (store) static_cast<float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])] = fw::convert<float>(row.v27[i]);
+    if (store) static_cast<float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])] = fw::convert<float>(row.v27[i]);
   }
 }
 

@@ -348,13 +348,13 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
+  row.o1 = 0;
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
+  row.o6 = 0;
+  row.o7 = 0;
   row.o8 = 0;
   row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
   row.o10 = 0;
@@ -413,11 +413,11 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
   [[maybe_unused]] const int i = row.own;
-  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
-  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
-  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
-  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1]), a.reads));
+  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
+  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
+  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
+  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1]), a.reads));
   row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
   row.v39 = writer && row.own == 0 && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
 }
@@ -542,7 +542,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   row.own8 = fw::add(row.own3, row.own7);
   row.own10 = fw::mul(row.own8, number1);
   row.own14 = fw::add(row.own10, row.own13);
-  if (store) static_cast<float*>(a.pointers[3])[row.o3 + i * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.own14);
+  if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.own14);
   fw::tell_columns(team, row.own3, row.v3);
 }
 
@@ -599,7 +599,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   row.own19 = fw::mul(row.own15, row.v18);
   row.own20 = fw::mul(row.own19, number1);
   row.own23 = fw::add(row.own20, row.own22);
-  if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own23);
+  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own23);
   row.own25 = fw::add(row.own15, number3);
   row.own26 = fw::rsqrt(row.own25);
   row.own28 = fw::mul(row.own26, row.own27);
@@ -829,13 +829,13 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
+  row.o1 = 0;
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
+  row.o6 = 0;
+  row.o7 = 0;
   row.o8 = 0;
   row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
   row.o10 = 0;
@@ -873,11 +873,11 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + i * static_cast<index>(a.strides[1][1]), a.reads));
-    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])]) : 0.0f;
-    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + i * static_cast<index>(a.strides[7][1]), a.reads));
+    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
+    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
+    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1]), a.reads));
     row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
     row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
   }
@@ -973,12 +973,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
-    if (store) static_cast<float*>(a.pointers[3])[row.o3 + i * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v14[i]);
+    if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v14[i]);
     row.v15[i] = fw::div(row.v6[i], divisor0);
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v23[i]);
+    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v23[i]);
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
     row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
@@ -1313,15 +1313,15 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
-  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
-  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
+  row.o1 = 0;
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
+  row.o6 = 0;
+  row.o7 = 0;
+  row.o8 = 0;
+  row.o9 = 0;
   row.o10 = 0;
   row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
   row.o12 = 0;
@@ -1380,11 +1380,11 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
   [[maybe_unused]] const int i = row.own;
-  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1]), a.reads));
-  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1]), a.reads));
+  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
+  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads));
+  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads));
   row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
   row.v39 = writer && row.own == 0 && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
 }
@@ -1505,12 +1505,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] const int i = row.own;
   row.own1 = sums.a1[0];
-  if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.own1);
+  if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.own1);
   row.own3 = fw::div(row.own1, divisor0);
   row.own8 = fw::add(row.own3, row.own7);
   row.own10 = fw::mul(row.own8, number1);
   row.own14 = fw::add(row.own10, row.own13);
-  if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own14);
+  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own14);
   fw::tell_columns(team, row.own3, row.v3);
 }
 
@@ -1563,12 +1563,12 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] const int i = row.own;
   row.own6 = sums.a6[0];
-  if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.own6);
+  if (store) static_cast<float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.own6);
   row.own15 = fw::div(row.own6, divisor0);
   row.own19 = fw::mul(row.own15, row.v18);
   row.own20 = fw::mul(row.own19, number1);
   row.own23 = fw::add(row.own20, row.own22);
-  if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.own23);
+  if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.own23);
   row.own25 = fw::add(row.own15, number3);
   row.own26 = fw::rsqrt(row.own25);
   row.own28 = fw::mul(row.own26, row.own27);
@@ -1800,15 +1800,15 @@ struct Row {
 FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + row.pos * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.pos * static_cast<index>(a.strides[7][1]);
-  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
-  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
+  row.o1 = 0;
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
+  row.o6 = 0;
+  row.o7 = 0;
+  row.o8 = 0;
+  row.o9 = 0;
   row.o10 = 0;
   row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
   row.o12 = 0;
@@ -1846,11 +1846,11 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + i * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + i * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + i * static_cast<index>(a.strides[8][1]), a.reads));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + i * static_cast<index>(a.strides[9][1]), a.reads));
+    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
+    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads));
+    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads));
     row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
     row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
   }
@@ -1941,19 +1941,19 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v1[i] = sums.m6.sum(i);
-    if (store) static_cast<float*>(a.pointers[1])[row.o1 + i * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
+    if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
-    if (store) static_cast<float*>(a.pointers[2])[row.o2 + i * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
+    if (store) static_cast<float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
     row.v10[i] = fw::mul(row.v8[i], number1);
     row.v14[i] = fw::add(row.v10[i], row.v13[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + i * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v14[i]);
+    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v14[i]);
     row.v15[i] = fw::div(row.v6[i], divisor0);
     row.v19[i] = fw::mul(row.v15[i], row.v18);
     row.v20[i] = fw::mul(row.v19[i], number1);
     row.v23[i] = fw::add(row.v20[i], row.v22[i]);
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + i * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v23[i]);
+    if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v23[i]);
     row.v25[i] = fw::add(row.v15[i], number3);
     row.v26[i] = fw::rsqrt(row.v25[i]);
     row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
@@ -2283,14 +2283,14 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
   row.o6 = 0;
   row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
-  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
+  row.o8 = 0;
+  row.o9 = 0;
 }
 
 struct Values {
@@ -2345,10 +2345,10 @@ FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* sl
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
   [[maybe_unused]] const int i = row.own;
-  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
-  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
-  row.own16 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
+  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
+  row.own16 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
   row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
 }
 
@@ -2482,9 +2482,9 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   row.own39 = fw::div(row.own29, divisor2);
   row.own40 = fw::mul(row.own39, row.own10);
   row.own41 = row.own40;
-  if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.own41);
+  if (store) static_cast<float*>(a.pointers[8])[row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.own41);
   row.own42 = fw::div(row.own30, divisor2);
-  if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own42);
+  if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own42);
   fw::tell_columns(team, row.own33, row.v33);
   fw::tell_columns(team, row.own36, row.v36);
 }
@@ -2687,14 +2687,14 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
   row.o6 = 0;
   row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0 + row.pos * static_cast<index>(a.strides[8][1]);
-  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
+  row.o8 = 0;
+  row.o9 = 0;
 }
 
 struct Values {
@@ -2731,10 +2731,10 @@ FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
-    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
     row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
   }
 }
@@ -2856,9 +2856,9 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v39[i] = fw::div(row.v29[i], divisor2);
     row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
     row.v41[i] = row.v40[i];
-    if (store) static_cast<float*>(a.pointers[8])[row.o8 + i * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
+    if (store) static_cast<float*>(a.pointers[8])[row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
     row.v42[i] = fw::div(row.v30[i], divisor2);
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
   }
 }
 
@@ -3717,16 +3717,16 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
+  row.o6 = 0;
   row.o7 = 0;
   row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
-  row.o10 = 0 + row.pos * static_cast<index>(a.strides[10][1]);
-  row.o11 = 0 + row.pos * static_cast<index>(a.strides[11][1]);
+  row.o9 = 0;
+  row.o10 = 0;
+  row.o11 = 0;
 }
 
 struct Values {
@@ -3776,11 +3776,11 @@ FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* sl
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
   [[maybe_unused]] const int i = row.own;
-  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
-  row.own4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
-  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
-  row.own13 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
+  row.own4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
+  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
+  row.own13 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
   row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
 }
 
@@ -3904,11 +3904,11 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
   [[maybe_unused]] const int i = row.own;
   row.own29 = sums.a29[0];
-  if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own29);
+  if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own29);
   row.own31 = sums.a31[0];
-  if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.own31);
+  if (store) static_cast<float*>(a.pointers[10])[row.o10 + (row.pos + i) * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.own31);
   row.own32 = sums.a32[0];
-  if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.own32);
+  if (store) static_cast<float*>(a.pointers[11])[row.o11 + (row.pos + i) * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.own32);
 }
 
 }  // namespace
@@ -4055,16 +4055,16 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   (void)a;
   row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
   row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + row.pos * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.pos * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.pos * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.pos * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.pos * static_cast<index>(a.strides[6][1]);
+  row.o2 = 0;
+  row.o3 = 0;
+  row.o4 = 0;
+  row.o5 = 0;
+  row.o6 = 0;
   row.o7 = 0;
   row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0 + row.pos * static_cast<index>(a.strides[9][1]);
-  row.o10 = 0 + row.pos * static_cast<index>(a.strides[10][1]);
-  row.o11 = 0 + row.pos * static_cast<index>(a.strides[11][1]);
+  row.o9 = 0;
+  row.o10 = 0;
+  row.o11 = 0;
 }
 
 struct Values {
@@ -4096,11 +4096,11 @@ FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + i * static_cast<index>(a.strides[2][1]), a.reads));
-    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + i * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + i * static_cast<index>(a.strides[4][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + i * static_cast<index>(a.strides[5][1]), a.reads));
-    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + i * static_cast<index>(a.strides[6][1]), a.reads));
+    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
+    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
+    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
     row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
   }
 }
@@ -4213,11 +4213,11 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + i * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v29[i]);
+    if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v29[i]);
     row.v31[i] = sums.a31[i];
-    if (store) static_cast<float*>(a.pointers[10])[row.o10 + i * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v31[i]);
+    if (store) static_cast<float*>(a.pointers[10])[row.o10 + (row.pos + i) * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v31[i]);
     row.v32[i] = sums.a32[i];
-    if (store) static_cast<float*>(a.pointers[11])[row.o11 + i * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v32[i]);
+    if (store) static_cast<float*>(a.pointers[11])[row.o11 + (row.pos + i) * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v32[i]);
   }
 }
 

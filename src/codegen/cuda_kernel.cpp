@@ -201,8 +201,8 @@ std::string CudaEmitter::row_offset(int operand) const {
   for (int a : row_axes())
     if (operand_varies(operand, a)) text += " + row.c" + to_string(a) + " * " + stride(operand, a);
   if (!inner_in_row() || !operand_varies(operand, nest().inner)) return text;
-  // What is one value for each column is not read by vectors, and may lie in memory as it likes.
-  if (is_value_of_row(operand)) return text + " + row.pos * " + stride(operand, nest().inner);
+  // What is one value for each column is not read by vectors, and may lie in memory as it likes: row_index adds where.
+  if (is_value_of_row(operand)) return text;
   return text + " + fw::along(row.pos, a.strides[" + to_string(operand) + "][" + to_string(nest().inner) + "])";
 }
 
@@ -642,7 +642,7 @@ std::string CudaEmitter::row_value(int s) const {
 
 std::string CudaEmitter::row_index(int s, int operand) const {
   std::string index = "row.o" + to_string(operand);
-  return row_array(s) ? index + " + i * " + stride(operand, nest().inner) : index;
+  return row_array(s) ? index + " + (row.pos + i) * " + stride(operand, nest().inner) : index;
 }
 
 // Rows in registers are read once whatever the number of passes, and two of them give the more accurate variance for
