@@ -25,6 +25,13 @@ struct Case {
 
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
+// Values of columns that are told to elements: an extreme, a truth, a number from a whole one, one for all columns.
+const char* const column_of_kinds =
+    "graph(%x: f32[n, c], %k: f32[1], %h: f32[c]) { %j = cast(%h) {dtype = i64} %m = amax(%x) {dims = (0), keepdim = "
+    "1, "
+    "tie = 0} %s = sum(%x) {dims = (0), keepdim = 1} %p = gt(%s, %k) %q = mul(%j, %j) %r = cast(%q) {dtype = f32} "
+    "%u = add(%r, %k) %1 = sub(%x, %m) %2 = select(%p, %1, %x) %3 = mul(%2, %u) return %3 }";
+
 const Case cases[] = {
     {"pointwise",
      "graph(%x: f32[n, c, h, w], %m: f32[c, 1, 1]) { %1 = mul(%x, %m) %2 = silu(%1) return %2 }",
@@ -87,6 +94,7 @@ const Case cases[] = {
      "graph(%x: f32[n, c], %k: b8[n, c]) { %1 = mul(%x, %x) %2 = select(%k, %1, %x) %3 = sum(%2) {dims = (0), keepdim "
      "= 1} %4 = div(%2, %3) return %4 }",
      {{{"n", 33}, {"c", 132}}, {{"n", 300}, {"c", 64}}}},
+    {"column_of_kinds", column_of_kinds, {{{"n", 33}, {"c", 132}}, {{"n", 300}, {"c", 64}}, {{"n", 40}, {"c", 7}}}},
     {"column_of_images",  // two loops to reduce over
      "graph(%x: f32[n, h, c]) { %1 = mul(%x, %x) %2 = sum(%1) {dims = (0, 1), keepdim = 1} %3 = div(%x, %2) return %3 "
      "}",
@@ -156,6 +164,17 @@ TEST_F(Clusters, HoldColumnsTogether) {
     // Of forward and backward at least.
     EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << type << " " << n << " x " << c;
   }
+}
+
+TEST_F(Clusters, HoldColumnsOfAllKinds) {
+  const Graph graph = parse(column_of_kinds);
+  const auto executable = compile(graph);
+  std::mt19937 random(12);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 1024}, {"c", 40}}, random);
+  const uint64_t before = emulator_count("emulator_cluster_launches");
+  for (wanted = 3; wanted <= 9; ++wanted)
+    EXPECT_EQ(disagreement(*executable, graph, {}, inputs), "") << "candidate " << wanted;
+  EXPECT_GT(emulator_count("emulator_cluster_launches"), before);
 }
 
 // Nothing is compiled for clusters where there are none.

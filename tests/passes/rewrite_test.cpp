@@ -140,9 +140,9 @@ TEST(Rewrite, GradientOfSwishOfProduct) {
 // Where x s(x) is computed for something else, the gradient is made of it: a product less. Where it is only returned it
 // would be one for the gradient alone.
 TEST(Rewrite, GradientOfSwishTakesTheSwishThatIsThere) {
-  const auto products = [](const char* use_of_swish) {
+  const auto products = [](const std::string& use_of_swish, const std::string& gradient = "n, c") {
     Program program = program_of(
-        std::string("graph(%x: f64[n, c], %g: f64[n, c], %m: f64[c]) { %s = sigmoid(%x) %y = mul(%x, %s) ") +
+        "graph(%x: f64[n, c], %g: f64[" + gradient + "], %m: f64[c]) { %s = sigmoid(%x) %y = mul(%x, %s) " +
         use_of_swish +
         " %1 = mul(%g, %s) %2 = mul(%g, %x) %k: f64[] = constant() {value = 1} %3 = sub(%k, %s) %4 = mul(%3, %s) "
         "%5 = mul(%2, %4) %6 = add(%1, %5) return %6, %z }");
@@ -157,7 +157,8 @@ TEST(Rewrite, GradientOfSwishTakesTheSwishThatIsThere) {
     return std::count_if(program.forward.nodes.begin(), program.forward.nodes.end(),
                          [](const Node& node) { return node.op == Op::mul; });
   };
-  EXPECT_EQ(products("%z = mul(%y, %m)"), 4);                   // y, z, y (1 - s), g (s + ...)
+  EXPECT_EQ(products("%z = mul(%y, %m)"), 4);  // y, z, y (1 - s), g (s + ...)
+  EXPECT_EQ(products("%z = mul(%y, %m)", "n, 1"), 4);
   EXPECT_EQ(products("%z = add(%y, %m)"), 3);                   // any use
   EXPECT_EQ(products("%w = mul(%x, %g) %z = mul(%w, %m)"), 5);  // w, z, g s, x (1 - s), g s (1 + ...): y is gone
 }

@@ -97,7 +97,7 @@ TEST(InputLayouts, OfValuesOfColumns) {
       "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %1 = batch_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, "
       "has_bias = 1} %2 = silu(%1) return %2 }";
   const Layout dense{{}, 1, 0, {}}, one_for_all{{}, 1, 0, {true}};
-  for (int64_t n : {6, 200}) {
+  for (int64_t n : {6, 200, 3000}) {
     for (const Layout& layout : {strided, shifted})
       for (int64_t c : {16, 40}) expect_agrees(norm, {{"n", n}, {"c", c}}, {dense, layout, layout});
     std::mt19937 random(4);

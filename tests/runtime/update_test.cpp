@@ -1,6 +1,7 @@
 // Outputs that replace inputs: in place where that is possible, else by a copy; and never while kernels are timed.
 #include "runtime/background.h"
 #include "runtime/cuda_launch.h"
+#include "support/emulator_counts.h"
 #include "support/execute.h"
 
 namespace fusewright::testing {
@@ -58,7 +59,7 @@ const std::map<std::string, int64_t> sizes_of_calls[] = {
     {{"n", 5}, {"c", 1}, {"h", 1}, {"w", 1}},     {{"n", 33}, {"c", 129}, {"h", 3}, {"w", 2}},
     {{"n", 300}, {"c", 64}, {"h", 1}, {"w", 7}},  {{"n", 3}, {"c", 2000}, {"h", 1}, {"w", 1}},
     {{"n", 9000}, {"c", 3}, {"h", 1}, {"w", 5}},  {{"n", 2}, {"c", 3}, {"h", 64}, {"w", 64}},
-    {{"n", 1}, {"c", 2}, {"h", 300}, {"w", 300}},
+    {{"n", 1}, {"c", 2}, {"h", 300}, {"w", 300}}, {{"n", 700}, {"c", 40}, {"h", 1}, {"w", 1}},
 };
 
 TEST(Updates, InPlaceWithoutCopies) {
@@ -101,6 +102,7 @@ TEST(Updates, EveryCandidate) {
     most = std::max(most, count);
     return std::min(wanted, count - 1);
   });
+  const uint64_t before = emulator_count("emulator_cluster_launches");
   for (const char* shape : {"n, c", "n, c, h, w"}) {
     const auto executable = compile(parse(text_of(shape)));
     for (const auto& sizes : sizes_of_calls) {
@@ -113,6 +115,7 @@ TEST(Updates, EveryCandidate) {
     }
   }
   set_candidate_hook(nullptr);
+  EXPECT_GT(emulator_count("emulator_cluster_launches"), before);
 }
 
 TEST(Updates, ByCopyWhereTensorsShareMemoryOrLieOtherwise) {
