@@ -3930,7 +3930,7 @@ FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results kee
 
 // e^-x = 2^t e^d, where d is what rounding t took away, and e^d nearly 1 + d. t stays where 2^t is finite: from there
 // on the reciprocal is below the normal numbers, which become 0. NaN in d, of an infinite t, is made a number, and
-// meets 2^t = 0. 5.8 ulp, of which 4.2 are ex2_approx's, where its result is just above a power of 2 and its reciprocal
+// meets 2^t = 0. 6.1 ulp, of which 4.2 are ex2_approx's, where its result is just above a power of 2 and its reciprocal
 // just below one.
 FW_FN float sigmoid(float x) {
   const float t = min_or_nan(x * -ieee<float>::log2e, 127.0f);

@@ -12,7 +12,7 @@
 namespace fusewright {
 namespace {
 
-constexpr int rounds = 3;              // samples of each candidate, after one that warms up;
+constexpr int rounds = 3;              // samples of each candidate, after one that warms up
 constexpr double long_us = 5'000;      // one is enough where a round takes as long: what disturbs it is shorter
 constexpr double hopeless = 2;         // times slower than the fastest in the first round: not sampled again
 constexpr double resolution_us = 0.5;  // of events
@@ -68,6 +68,7 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
                                          double clearly, bool let_go) {
   progress.begin_choice();
   std::vector<std::vector<double>> samples(count);
+  std::vector<double> warming_up(count, never);
   std::vector<bool> in(count, true);
   try {
     // Writing it leaves nothing else in the cache (once nothing is held there), and keeps the device busy until the
@@ -86,7 +87,10 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
         host.clear(scratch);
         try {
           const double time = runtime_.microseconds(host.device(), host.stream(), [&] { launch(i); });
-          if (round > 0) samples[i].push_back(time);
+          if (round > 0)
+            samples[i].push_back(time);
+          else
+            warming_up[i] = time;
         } catch (const std::exception& error) {
           if (i == 0) throw;
           log(LogLevel::debug, "candidate " + std::to_string(i) + " of " + kernel + ": " + error.what());
@@ -96,13 +100,18 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
         progress.sampled(kernel);
       }
       if (round != 1) continue;
-      double best = never;
-      for (const auto& times : samples) best = std::min(best, median(times));
-      for (size_t i = 0; i < count; ++i) in[i] = in[i] && median(samples[i]) <= hopeless * best;
+      // A pause of the host may have met one of the two runs of each, hardly both.
+      std::vector<double> seen(count, never);
+      for (size_t i = 0; i < count; ++i)
+        if (!samples[i].empty()) seen[i] = std::min(warming_up[i], samples[i][0]);
+      const double best = *std::min_element(seen.begin(), seen.end());
+      for (size_t i = 0; i < count; ++i) in[i] = in[i] && seen[i] <= hopeless * best;
       in[0] = true;
-      // By the fastest: another may have been disturbed.
       const auto left = std::count(in.begin(), in.end(), true);
-      if (left == 1 || best * static_cast<double>(left) > long_us) break;
+      if (left > 1 && best * static_cast<double>(left) <= long_us) continue;
+      for (size_t i = 0; i < count; ++i)
+        if (!samples[i].empty()) samples[i][0] = seen[i];
+      break;
     }
   } catch (const std::exception& error) {
     log(LogLevel::debug, kernel + " cannot be timed, the rule chooses: " + error.what());

@@ -88,6 +88,22 @@ TEST_F(TunerTest, SamplesLongCandidatesOnce) {
   EXPECT_EQ(launches, (std::vector<int>{4, 2, 4}));
 }
 
+// The host pauses once, while one candidate runs: the one that is faster, or the one that is not.
+TEST_F(TunerTest, APauseDecidesNothing) {
+  for (const std::vector<double>& microseconds : {std::vector<double>{20'000, 300}, {4000, 3000}, {20, 22}})
+    for (size_t disturbed : {0, 1})
+      for (int at : {0, 1, 2}) {
+        std::vector<int> runs(2);
+        const auto timing = tuner.time(
+            host, "kernel", 2,
+            [&](size_t i) { cuda.now += microseconds[i] + (i == disturbed && runs[i]++ == at ? 25'000 : 0); },
+            progress);
+        ASSERT_TRUE(timing);
+        EXPECT_EQ(timing->fastest, microseconds[0] < microseconds[1] ? 0u : 1u)
+            << microseconds[0] << " and " << microseconds[1] << ", " << disturbed << " disturbed in run " << at;
+      }
+}
+
 TEST_F(TunerTest, EndsWhenOneIsLeft) {
   ASSERT_TRUE(time({10, 25, 30}));
   EXPECT_EQ(launches, (std::vector<int>{2, 2, 2}));
