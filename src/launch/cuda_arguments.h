@@ -50,7 +50,7 @@ inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const 
   std::vector<int> items = code_.cuda.items;
   if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
   for (int n : items) {
-    const bool columns = code_.nest.kind == Loops::Kind::column && n != 0;
+    const bool columns = holds_columns(n);
     const int widest = columns ? held_columns(widest_) : widest_;
     result.push_back({widest, n, false, {}});
     if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});

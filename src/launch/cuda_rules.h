@@ -124,6 +124,8 @@ class CudaRules {
   virtual int resident_blocks(const Call& call, const char* entry) const = 0;
   virtual bool tiles_are_ready(const Call& call, const Variant& variant) const = 0;
 
+  // Columns in registers: threads of a warp share out those of their vectors (fw::team_of_columns).
+  bool holds_columns(int items) const { return code_.nest.kind == Loops::Kind::column && items != 0; }
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }

@@ -65,7 +65,7 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
   choice.items = code_.cuda.items[0];
   if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
   choice.threads = 512;
-  choice.lanes = 32 / choice.vector;  // fw::team_of_columns
+  choice.lanes = 32 / choice.vector;
   return choice;
 }
 
@@ -74,7 +74,8 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, choice.vector < 4 ? 256 : 128, 512));
+  // Of few rows: no more than 16 threads to a column.
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, std::min(16 * choice.lanes, 256), 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
@@ -92,8 +93,7 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   const auto power = [](int32_t n, int32_t least, int32_t most) {
     return n >= least && n <= most && (n & (n - 1)) == 0;
   };
-  const bool columns = code_.nest.kind == Loops::Kind::column && choice.items != 0;
-  const int widest = columns ? held_columns(c.widest) : c.widest;
+  const int widest = holds_columns(choice.items) ? held_columns(c.widest) : c.widest;
   if ((choice.vector != 1 && choice.vector != widest) || !power(choice.threads, 32, 512) ||
       !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
       (choice.split != 0 && choice.items != 0))
@@ -190,8 +190,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
     mail = vectors * places * in_pieces(c.variant.vector * widest) + 16;
   }
   if (c.team * c.lanes <= 32) return static_cast<uint32_t>(mail);
-  const bool columns = code_.nest.kind == Loops::Kind::column, own = columns && c.variant.items != 0;
-  const int64_t width = columns && !own ? c.variant.vector : 1, lanes = own ? c.lanes * c.variant.vector : c.lanes;
+  const bool own = holds_columns(c.variant.items);
+  const int64_t width = code_.nest.kind == Loops::Kind::column && !own ? c.variant.vector : 1;
+  const int64_t lanes = own ? c.lanes * c.variant.vector : c.lanes;
   int64_t largest = std::max<int64_t>(16, 8 * code_.cuda.sides_at_anchors());
   for (const std::vector<int64_t>& sums : c.sums(code_))
     largest = std::max(largest, static_cast<int64_t>(sums.size()) * 8 * width);
@@ -298,8 +299,8 @@ inline bool CudaRules::possible(const Call& c) const {
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
   if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
-  // Threads of a warp share out the columns of their vectors.
-  if (code_.nest.kind == Loops::Kind::column && c.variant.items != 0 && c.lanes * c.variant.vector > 32) return false;
+  // A warp has a thread for each of its columns.
+  if (holds_columns(c.variant.items) && c.lanes * c.variant.vector > 32) return false;
   if (c.variant.items != 0 && (c.elements == 0 || c.team * c.variant.items < c.elements)) return false;
   return shared_bytes(c) <= c.shared_limit;
 }

@@ -234,11 +234,6 @@ bool is_bounded(const Graph& graph, Value v) {
 // for something else, as in front of a factor whose gradient is wanted. `rest`: the factors of x r.
 Value with_product_in_use(Builder& b, Value term, Operands rest) {
   const Graph& graph = b.graph();
-  const auto in_use = [&](Value v) {
-    return std::any_of(graph.nodes.begin(), graph.nodes.end(), [&](const Node& node) {
-      return std::find(node.operands.begin(), node.operands.end(), v) != node.operands.end();
-    });
-  };
   if (graph[term].op != Op::mul || rest.size() < 2) return -1;
   for (size_t i : {size_t{0}, size_t{1}}) {
     const Value s = graph[term].operands[i], others = graph[term].operands[1 - i];
@@ -249,7 +244,7 @@ Value with_product_in_use(Builder& b, Value term, Operands rest) {
     for (Value y = 0; y < static_cast<Value>(graph.nodes.size()); ++y) {
       if (graph[y].op != Op::mul || !(graph[y].operands == Operands{x, s} || graph[y].operands == Operands{s, x}))
         continue;
-      if (!in_use(y)) continue;
+      if (uses(graph, y) == 0) continue;  // by nodes: outputs are named when all is written
       rest.erase(at);
       Value multiple = y;
       for (Value factor : rest) multiple = b.binary(Op::mul, multiple, factor);

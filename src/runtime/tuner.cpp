@@ -14,7 +14,7 @@ namespace {
 
 constexpr int rounds = 3;              // samples of each candidate, after one that warms up
 constexpr double long_us = 5'000;      // one is enough where a round takes as long: what disturbs it is shorter
-constexpr double hopeless = 2;         // times slower than the fastest in the first round: not sampled again
+constexpr double hopeless = 2;         // times slower than the fastest in their first two runs: not sampled again
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
 

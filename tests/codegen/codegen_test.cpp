@@ -119,19 +119,27 @@ TEST(KernelText, SymbolNamesDoNotMatter) {
             text_of_all(kernels_of("graph(%y: f32[rows, columns]) { %1 = softmax(%y) {dim = 1} return %1 }")));
 }
 
-// Every kernel of the walking variant stands in one of its parts.
-TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
+// Through the whole pipeline, with the gradients of all inputs or of none.
+Program program_for_cuda(const char* text, bool gradients) {
   Program program;
-  program.forward = parse("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }");
-  program.wrt.resize(1);
+  program.forward = parse(text);
+  program.wrt.assign(program.forward.inputs.size(), gradients);
   program.options.cuda = true;
   run_pipeline(program);
+  return program;
+}
+
+int count_of(const std::string& what, const std::string& text) {
+  int count = 0;
+  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
+  return count;
+}
+
+// Every kernel of the walking variant stands in one of its parts.
+TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
+  const Program program = program_for_cuda("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }", false);
   const CudaCode code = emit_cuda(program.forward, program.forward_fusion.groups[0].kernel).cuda;
-  auto kernels_in = [](const std::string& text) {
-    int count = 0;
-    for (size_t at = text.find("__global__"); at != std::string::npos; at = text.find("__global__", at + 1)) ++count;
-    return count;
-  };
+  auto kernels_in = [](const std::string& text) { return count_of("__global__", text); };
   EXPECT_EQ(kernels_in(code.walking_parts.whole_rows), 1);
   EXPECT_GT(kernels_in(code.walking_parts.split_rows), 1);
   EXPECT_EQ(code.walking_parts.sides, "");  // it has no sums on the side
@@ -141,11 +149,8 @@ TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
 // Waits for columns stay between what is computed of them; where the first pass only adds up there is nothing to keep
 // apart.
 TEST(KernelText, ColumnsAreComputedBetweenWaits) {
-  Program program;
-  program.forward = parse("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.1} %2 = silu(%1) return %2 }");
-  program.wrt.assign(1, true);
-  program.options.cuda = true;
-  run_pipeline(program);
+  const Program program =
+      program_for_cuda("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.1} %2 = silu(%1) return %2 }", true);
   const std::string forward = emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel).text;
   const std::string backward = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel).text;
   EXPECT_NE(forward.find("fw::copy_async_wait<"), std::string::npos);
@@ -158,46 +163,35 @@ TEST(KernelText, ColumnsAreComputedBetweenWaits) {
 // The values of columns in registers are worked out once for each column by a warp, and told; those that elements are
 // not computed from are not. A kernel that walks over its columns has each thread work out all of its own.
 TEST(KernelText, ValuesOfColumnsAreWorkedOutOnceAndTold) {
-  Program program;
-  program.forward = parse(
+  const Program program = program_for_cuda(
       "graph(%x: f32[n, c], %w: f32[c]) { %1 = batch_norm(%x, %w) {eps = 0.1, has_weight = 1} %2 = silu(%1) return %2 "
-      "}");
-  program.wrt.assign(2, true);
-  program.options.cuda = true;
-  run_pipeline(program);
+      "}",
+      true);
   const KernelCode code = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel);
   const auto body_of = [](const std::string& text, const std::string& name) {
     const size_t begin = text.find("FW_FN void " + name + "(");
     return text.substr(begin, text.find("\n}", begin) - begin);
   };
-  const auto count = [](const std::string& text, const std::string& what) {
-    int n = 0;
-    for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++n;
-    return n;
-  };
   for (const char* name : {"load_row", "row_0", "row_1"}) {
     const std::string held = body_of(code.text, name), walking = body_of(code.cuda.walking_text, name);
-    EXPECT_EQ(count(held, "i < V"), 0) << held;
-    EXPECT_EQ(count(walking, "i < V"), 1) << walking;
-    EXPECT_EQ(count(walking, "tell_columns"), 0) << walking;
+    EXPECT_EQ(count_of("i < V", held), 0) << held;
+    EXPECT_EQ(count_of("i < V", walking), 1) << walking;
+    EXPECT_EQ(count_of("tell_columns", walking), 0) << walking;
   }
   // Of the second pass: what it subtracts; sums, and the gradient of the weight, stay with their owners.
   const std::string values = body_of(code.text, "row_1");
-  EXPECT_EQ(count(values, "fw::tell_columns(team, row.own"), 2) << values;
-  EXPECT_GT(count(values, "row.own"), 4) << values;
+  EXPECT_EQ(count_of("fw::tell_columns(team, row.own", values), 2) << values;
+  EXPECT_GT(count_of("row.own", values), 4) << values;
 }
 
 // Of a kernel that has sums on the side: a product is added to one in one instruction, whose condition the compiler
 // would not move it across; and the loads of the next row stand in front of the branch that keeps them above the work
 // on this one.
 TEST(KernelText, SumsOnTheSideTakeProductsAndTheNextRowIsAskedForFirst) {
-  Program program;
-  program.forward = parse(
+  const Program program = program_for_cuda(
       "graph(%x: f32[n, 64], %w: f32[64]) { %1 = group_norm(%x, %w) {groups = 4, eps = 0.1, has_weight = 1} return %1 "
-      "}");
-  program.wrt.assign(2, true);
-  program.options.cuda = true;
-  run_pipeline(program);
+      "}",
+      true);
   std::string text;
   for (const auto& group : program.backward_fusion.groups)
     if (KernelCode code = emit_cuda(program.backward, group.kernel); !code.cuda.position_side.empty())
@@ -224,11 +218,7 @@ TEST(KernelText, EveryCudaKernelWaitsFirst) {
       "= 0} return %1 }"};
   std::map<std::string, int> kinds;
   for (const char* graph : graphs) {
-    Program program;
-    program.forward = parse(graph);
-    program.wrt.assign(program.forward.inputs.size(), true);
-    program.options.cuda = true;
-    run_pipeline(program);
+    const Program program = program_for_cuda(graph, true);
     std::string texts;
     for (const auto& [graph_of, fusion] :
          {std::pair(&program.forward, &program.forward_fusion), std::pair(&program.backward, &program.backward_fusion)})

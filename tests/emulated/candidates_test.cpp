@@ -27,9 +27,8 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 // Values of columns that are told to elements: an extreme, a truth, a number from a whole one, one for all columns.
 const char* const column_of_kinds =
-    "graph(%x: f32[n, c], %k: f32[1], %h: f32[c]) { %j = cast(%h) {dtype = i64} %m = amax(%x) {dims = (0), keepdim = "
-    "1, "
-    "tie = 0} %s = sum(%x) {dims = (0), keepdim = 1} %p = gt(%s, %k) %q = mul(%j, %j) %r = cast(%q) {dtype = f32} "
+    "graph(%x: f32[n, c], %k: f32[1], %h: f32[c]) { %j = cast(%h) {dtype = i64} %m = amax(%x) {dims = (0), tie = 0, "
+    "keepdim = 1} %s = sum(%x) {dims = (0), keepdim = 1} %p = gt(%s, %k) %q = mul(%j, %j) %r = cast(%q) {dtype = f32} "
     "%u = add(%r, %k) %1 = sub(%x, %m) %2 = select(%p, %1, %x) %3 = mul(%2, %u) return %3 }";
 
 const Case cases[] = {

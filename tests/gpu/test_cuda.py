@@ -243,10 +243,6 @@ def test_a_model_that_moves():
         torch.testing.assert_close(y.cpu(), plain(x), rtol=1e-4, atol=1e-4)
 
 
-# ---- huge tensors ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.big
 @pytest.mark.parametrize("rows", [32, 1024, 20_000])
 def test_values_of_columns_lie_as_they_like(rows):
     """x is read by vectors of columns; of weights, one for each column, neither neighbours nor memory are given."""
@@ -263,6 +259,10 @@ def test_values_of_columns_lie_as_they_like(rows):
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
 
 
+# ---- huge tensors ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.big
 def test_more_than_2_to_the_31_elements():
     """Values at the ends and around 2^31; the fused result is compared in pieces, so that memory holds out."""
     count = 2**31 + 4099

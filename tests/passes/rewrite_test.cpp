@@ -160,6 +160,7 @@ TEST(Rewrite, GradientOfSwishTakesTheSwishThatIsThere) {
   EXPECT_EQ(products("%z = mul(%y, %m)"), 4);  // y, z, y (1 - s), g (s + ...)
   EXPECT_EQ(products("%z = mul(%y, %m)", "n, 1"), 4);
   EXPECT_EQ(products("%z = add(%y, %m)"), 3);                   // any use
+  EXPECT_EQ(products("%z = mul(%x, %s)"), 4);                   // it is returned: z, g s, x (1 - s), g s (1 + ...)
   EXPECT_EQ(products("%w = mul(%x, %g) %z = mul(%w, %m)"), 5);  // w, z, g s, x (1 - s), g s (1 + ...): y is gone
 }
 
