@@ -1104,8 +1104,8 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -1151,7 +1151,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
 }
 __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -1166,10 +1166,13 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_merge0(const Args a) {
@@ -1756,6 +1759,7 @@ struct CudaLoops {
   struct Walking {              // the variant that holds no rows in registers has a text, and passes, of its own,
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
+    std::vector<bool> leaves_sums;  // of a sweep: for another one, or totals
     bool final_phase = false;
   };
   Walking walking;
@@ -2424,7 +2428,6 @@ constexpr u32 warp_size = 32;
 constexpr u32 all_lanes = 0xffffffffu;
 FW_FN u32 thread_index() { return threadIdx.x; }  // within the block
 FW_FN u32 block_index() { return blockIdx.x; }
-FW_FN u32 block_count() { return gridDim.x; }
 FW_FN u32 block_threads() { return blockDim.x; }
 FW_FN u32 lane_index() { return threadIdx.x % warp_size; }
 FW_FN u32 warp_index() { return threadIdx.x / warp_size; }
@@ -2742,7 +2745,8 @@ struct KernelArgs {
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
   i64 elements;      // of a row
-  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 rows, splits;  // split rows: how many, and how many blocks share one in a sweep that leaves sums;
+  i64 stretch;       // what a block has of one in a sweep that leaves none
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
@@ -3269,15 +3273,15 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, stretch = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
-                      cluster);
+                      elements, rows, splits, stretch, line, tiles, side_parts, total_parts, side_blocks,
+                      anchors_together, cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -3631,11 +3635,14 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
-// each has enough to do to be worth it, eight vectors for a thread.
+// each has enough to do to be worth it. A sweep that leaves no sums has as many blocks as are worth it.
+constexpr int64_t worth_a_block = 8;  // vectors for a thread
+
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
-  const int64_t most = c.elements / (8 * c.team);
+  const int64_t most = c.elements / (worth_a_block * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
+  c.stretch = worth_a_block * c.team;
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -3658,8 +3665,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool sides = code_.cuda.has_sides();
-  share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
+  const bool places = code_.cuda.sides_at_positions() > 0;
+  share_rows(c, c.anchors, places ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
 
@@ -3904,7 +3911,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -3940,7 +3947,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     merge.lanes = std::min<int64_t>(c.lanes, 4);
     merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
-      start(c, entry("_phase", p), c.blocks);
+      const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
+      start(c, entry("_phase", p), in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch), 1));
       if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
@@ -4293,6 +4301,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 1}, {3, 1}, {4, 1}};
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4, 4}};
+  k.cuda.walking.leaves_sums = {true};
   k.cuda.walking.final_phase = true;
   k.cuda.items = {8, 4};
   k.cuda.ahead = {0, 3};

@@ -650,7 +650,7 @@ constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
@@ -667,6 +667,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -1082,8 +1083,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -1130,7 +1131,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -1140,17 +1141,19 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
     const index beyond = (0 + n) * step;
     if (beyond < end - e0) {
-      const index e = end - 1 - (e0 + beyond);
+      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1160,10 +1163,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
   Sums1 sums;
   sums.clear();
@@ -1177,7 +1183,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (AHEAD + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
@@ -1185,7 +1191,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (0 + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
@@ -1210,10 +1216,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
@@ -1619,7 +1628,7 @@ constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
@@ -1636,6 +1645,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -2057,8 +2067,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -2105,7 +2115,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -2115,17 +2125,19 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
     const index beyond = (0 + n) * step;
     if (beyond < end - e0) {
-      const index e = end - 1 - (e0 + beyond);
+      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2135,10 +2147,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
   Sums1 sums;
   sums.clear();
@@ -2152,7 +2167,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (AHEAD + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
@@ -2160,7 +2175,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (0 + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
@@ -2185,10 +2200,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
@@ -2526,7 +2544,7 @@ constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
@@ -2543,6 +2561,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -2960,8 +2979,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -3007,7 +3026,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -3017,17 +3036,19 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
     const index beyond = (0 + n) * step;
     if (beyond < end - e0) {
-      const index e = end - 1 - (e0 + beyond);
+      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -3037,10 +3058,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
   Sums1 sums;
   sums.clear();
@@ -3054,7 +3078,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (AHEAD + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
@@ -3062,7 +3086,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (0 + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
@@ -3087,10 +3111,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
@@ -3220,7 +3247,7 @@ constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -3231,6 +3258,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -3427,8 +3455,8 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -3474,7 +3502,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
 }
 __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -3487,10 +3515,13 @@ __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
@@ -3916,7 +3947,7 @@ constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
@@ -3933,6 +3964,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   row.own = static_cast<int>(columns.lane >> team.lane_bits);
   place_row(a, row_tile.quotient, 0, row);
   [[maybe_unused]] index row_items = row.live ? held : 0;
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -4266,8 +4298,8 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -4313,7 +4345,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -4328,10 +4360,13 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
@@ -4458,7 +4493,7 @@ constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -4469,6 +4504,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -4665,8 +4701,8 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -4712,7 +4748,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -4725,10 +4761,13 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_merge0(const Args a) {
@@ -4877,6 +4916,7 @@ struct CudaLoops {
   struct Walking {              // the variant that holds no rows in registers has a text, and passes, of its own,
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
+    std::vector<bool> leaves_sums;  // of a sweep: for another one, or totals
     bool final_phase = false;
   };
   Walking walking;
@@ -5560,7 +5600,6 @@ constexpr u32 warp_size = 32;
 constexpr u32 all_lanes = 0xffffffffu;
 FW_FN u32 thread_index() { return threadIdx.x; }  // within the block
 FW_FN u32 block_index() { return blockIdx.x; }
-FW_FN u32 block_count() { return gridDim.x; }
 FW_FN u32 block_threads() { return blockDim.x; }
 FW_FN u32 lane_index() { return threadIdx.x % warp_size; }
 FW_FN u32 warp_index() { return threadIdx.x / warp_size; }
@@ -5950,7 +5989,8 @@ struct KernelArgs {
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
   i64 elements;      // of a row
-  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 rows, splits;  // split rows: how many, and how many blocks share one in a sweep that leaves sums;
+  i64 stretch;       // what a block has of one in a sweep that leaves none
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
@@ -6559,15 +6599,15 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, stretch = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
-                      cluster);
+                      elements, rows, splits, stretch, line, tiles, side_parts, total_parts, side_blocks,
+                      anchors_together, cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -6921,11 +6961,14 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
-// each has enough to do to be worth it, eight vectors for a thread.
+// each has enough to do to be worth it. A sweep that leaves no sums has as many blocks as are worth it.
+constexpr int64_t worth_a_block = 8;  // vectors for a thread
+
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
-  const int64_t most = c.elements / (8 * c.team);
+  const int64_t most = c.elements / (worth_a_block * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
+  c.stretch = worth_a_block * c.team;
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -6948,8 +6991,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool sides = code_.cuda.has_sides();
-  share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
+  const bool places = code_.cuda.sides_at_positions() > 0;
+  share_rows(c, c.anchors, places ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
 
@@ -7194,7 +7237,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -7230,7 +7273,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     merge.lanes = std::min<int64_t>(c.lanes, 4);
     merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
-      start(c, entry("_phase", p), c.blocks);
+      const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
+      start(c, entry("_phase", p), in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch), 1));
       if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
@@ -7507,6 +7551,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 1}, {9, 1}};
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {8, 16, 4};
   k.cuda.ahead = {0};
@@ -7549,6 +7594,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 1}, {11, 1}};
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {8, 16, 4};
   k.cuda.ahead = {0};
@@ -7587,6 +7633,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 1}, {1, 1}, {7, 1}};
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4}, {}};
+  k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {8, 4};
   k.cuda.ahead = {0, 1};
@@ -7617,6 +7664,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 0}};
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4}};
+  k.cuda.walking.leaves_sums = {true};
   k.cuda.walking.final_phase = true;
   k.cuda.items = {1, 2, 4, 8};
   k.cuda.ahead = {0};
@@ -7692,6 +7740,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 1}, {1, 1}, {8, 1}};
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4, 4, 4}};
+  k.cuda.walking.leaves_sums = {true};
   k.cuda.walking.final_phase = true;
   k.cuda.items = {8, 4};
   k.cuda.ahead = {0, 1};
@@ -7722,6 +7771,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 0}};
   k.cuda.walking.stages = 1;
   k.cuda.walking.sums = {{4}};
+  k.cuda.walking.leaves_sums = {true};
   k.cuda.walking.final_phase = true;
   k.cuda.items = {1, 2, 4, 8};
   k.cuda.ahead = {0};

@@ -398,7 +398,7 @@ constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -409,6 +409,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -783,8 +784,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -840,15 +841,15 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
     const index beyond = (0 + n) * step;
     if (beyond < end - e0) {
-      const index e = end - 1 - (e0 + beyond);
+      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -858,10 +859,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
   Sums1 sums;
   sums.clear();
@@ -875,7 +879,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (AHEAD + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
@@ -883,7 +887,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (0 + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
@@ -903,10 +907,12 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -923,17 +929,23 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
+  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-    sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums1);
+    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
+      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums1);
+  }
   row_2(a, row, first && true, sums1);
   Sums2 sums;
   sums.clear();
@@ -965,7 +977,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase3(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -978,17 +990,23 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
+  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-    sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums1);
+    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
+      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums1);
+  }
   row_2(a, row, first && false, sums1);
   Sums2 sums2;
   sums2.clear();
@@ -1285,7 +1303,7 @@ constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -1296,6 +1314,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
@@ -1676,8 +1695,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -1733,15 +1752,15 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
     const index beyond = (0 + n) * step;
     if (beyond < end - e0) {
-      const index e = end - 1 - (e0 + beyond);
+      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -1751,10 +1770,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
   Sums1 sums;
   sums.clear();
@@ -1768,7 +1790,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (AHEAD + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
@@ -1776,7 +1798,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (0 + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
       }
     }
@@ -1796,10 +1818,12 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -1816,17 +1840,23 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
+  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-    sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums1);
+    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
+      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums1);
+  }
   row_2(a, row, first && true, sums1);
   Sums2 sums;
   sums.clear();
@@ -1858,7 +1888,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase3(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -1871,17 +1901,23 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
+  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-    sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums1);
+    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
+      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums1);
+  }
   row_2(a, row, first && false, sums1);
   Sums2 sums2;
   sums2.clear();
@@ -2292,7 +2328,7 @@ constexpr int registers = ITEMS * V * 24 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
-  fw::follow_last_launch();
+  fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
@@ -2304,6 +2340,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
 #if FW_DEPTH > 0
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
@@ -2861,8 +2898,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   const bool first = row.live && team.thread == 0 && split == 0;
   const index end = row.live ? static_cast<index>(a.elements) : 0;
   const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  constexpr int AHEAD = 4;
   index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
@@ -2913,7 +2950,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -2921,17 +2958,19 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
     const index beyond = (0 + n) * step;
     if (beyond < end - e0) {
-      const index e = end - 1 - (e0 + beyond);
+      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
       load_1(a, row, place(a, e), next[n], next_fixed[n]);
     }
   }
@@ -2941,10 +2980,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && true, sums0);
   Total total;
   total.clear();
@@ -2960,7 +3002,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (AHEAD + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         load_1(a, row, place(a, e), next[n], next_fixed[n]);
       }
     }
@@ -2968,7 +3010,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     for (int n = 0; n < AHEAD; ++n) {
       const index beyond = (0 + n) * step;
       if (beyond < end - e0) {
-        const index e = end - 1 - (e0 + beyond);
+        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
         Side side;
         side.clear();
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
@@ -2994,10 +3036,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
+  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
+  else {
 #pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-    sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums0);
+    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
+      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
+    fw::reduce(team, sums0);
+  }
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
@@ -3271,6 +3316,7 @@ struct CudaLoops {
   struct Walking {              // the variant that holds no rows in registers has a text, and passes, of its own,
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
+    std::vector<bool> leaves_sums;  // of a sweep: for another one, or totals
     bool final_phase = false;
   };
   Walking walking;
@@ -4333,7 +4379,8 @@ struct KernelArgs {
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
   i64 elements;      // of a row
-  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 rows, splits;  // split rows: how many, and how many blocks share one in a sweep that leaves sums;
+  i64 stretch;       // what a block has of one in a sweep that leaves none
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;
@@ -4923,15 +4970,15 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, stretch = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
-                      cluster);
+                      elements, rows, splits, stretch, line, tiles, side_parts, total_parts, side_blocks,
+                      anchors_together, cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -5285,11 +5332,14 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
-// each has enough to do to be worth it, eight vectors for a thread.
+// each has enough to do to be worth it. A sweep that leaves no sums has as many blocks as are worth it.
+constexpr int64_t worth_a_block = 8;  // vectors for a thread
+
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
-  const int64_t most = c.elements / (8 * c.team);
+  const int64_t most = c.elements / (worth_a_block * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
+  c.stretch = worth_a_block * c.team;
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -5312,8 +5362,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool sides = code_.cuda.has_sides();
-  share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
+  const bool places = code_.cuda.sides_at_positions() > 0;
+  share_rows(c, c.anchors, places ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
 
@@ -5558,7 +5608,7 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.line, c.tiles,
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch, c.line, c.tiles,
                         c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
@@ -5594,7 +5644,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     merge.lanes = std::min<int64_t>(c.lanes, 4);
     merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
-      start(c, entry("_phase", p), c.blocks);
+      const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
+      start(c, entry("_phase", p), in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch), 1));
       if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
@@ -5867,6 +5918,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 2}, {1, 2}, {2, 2}, {3, 2}, {4, 2}, {5, 2}};
   k.cuda.walking.stages = 3;
   k.cuda.walking.sums = {{4}, {4}, {}};
+  k.cuda.walking.leaves_sums = {true, true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4, 8};
   k.cuda.ahead = {0};
@@ -5911,6 +5963,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 2}, {1, 2}, {4, 2}, {5, 2}, {6, 2}, {7, 2}};
   k.cuda.walking.stages = 3;
   k.cuda.walking.sums = {{4}, {4}, {}};
+  k.cuda.walking.leaves_sums = {true, true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4, 8};
   k.cuda.ahead = {0};
@@ -5961,6 +6014,7 @@ _TABLE = [
   k.cuda.vectors = {{0, 2}, {1, 2}, {2, 2}, {5, 2}, {6, 2}, {7, 2}, {8, 2}};
   k.cuda.walking.stages = 2;
   k.cuda.walking.sums = {{4, 4}, {}};
+  k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4};
   k.cuda.ahead = {0, 1};

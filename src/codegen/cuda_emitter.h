@@ -55,6 +55,8 @@ class CudaEmitter : Emitter {
   std::vector<int> moments_in(int p) const;                       // pairs of reductions taken in one, by their second
   bool is_position_side(int s) const;  // varies along the row; else one number for each anchor
   std::vector<int> sides(bool position) const;
+  bool has_totals(int p) const;   // pass p adds to sums on the side that are one number for each anchor
+  bool leaves_sums(int p) const;  // for another pass, or totals
   void write_header();
   void write_numbers();
   void write_row_state();

@@ -188,6 +188,7 @@ std::string CudaEmitter::item_in(const std::string& row) const {
 // What the first turn needs: `row` itself, and what all rows of the team share.
 void CudaEmitter::write_first_arrivals() {
   write_place("row", "0");
+  line("fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile");
   by_way_of_arrival(
       [&] {
         line("constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;");
@@ -290,7 +291,7 @@ void CudaEmitter::write_held_entry() {
   line("constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);");
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
-  line("fw::follow_last_launch();");
+  line("fw::let_next_launch_begin();");
   // Columns in registers may be those of several blocks together.
   line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
        is_column() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
@@ -441,8 +442,11 @@ void CudaEmitter::write_row_values_until(int p) {
       line("Sums", id, " sums", id, ";");
       line("sums", id, ".clear();");
       if (!reduces_in(q - 1).empty()) {
+        line("if (a.left[", id, "] == 1) sums", id, " = ", partial(q - 1, "0"), ";");
+        open("else");
         write_merge_loop(q - 1, "sums" + id, "a.left[" + id + "]");
         line("fw::reduce(team, sums", id, ");");
+        close();
       }
     }
     line("row_", to_string(q), "(a, row, first && ", q == p ? "true" : "false", q > 0 ? ", sums" + id : "", ");");
@@ -451,13 +455,14 @@ void CudaEmitter::write_row_values_until(int p) {
 
 void CudaEmitter::write_phase_entry(int p) {
   const bool last = p == nest().stages;
+  const bool backwards = p % 2 != 0, in_step = leaves_sums(p);
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_phase", id, "(const Args a)");
   line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   // Every other pass begins where the one before it ended, in the order of its blocks and within each: what was read
   // last is still in the L2 cache.
   line("const index block = static_cast<index>(",
-       p % 2 == 0 ? "fw::block_index()" : "fw::block_count() - 1 - fw::block_index()", ");");
+       backwards && in_step ? "fw::block_count() - 1 - fw::block_index()" : "fw::block_index()", ");");
   line("const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);");
   line("const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);");
   line("Row row;");
@@ -480,9 +485,19 @@ void CudaEmitter::write_phase_entry(int p) {
     close();
     return;
   }
-  // The blocks of a row move along it side by side: what is read and written at a time lies close together.
-  line("const index end = row.live ? static_cast<index>(a.elements) : 0;");
-  line("const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());");
+  if (in_step) {
+    // The blocks of a row move along it side by side: what is read and written at a time lies close together.
+    line("const index end = row.live ? static_cast<index>(a.elements) : 0;");
+    line("const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());");
+    line("index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);");
+  } else {
+    // Short stretches, one after the other: no block is waited for.
+    line("const index beginning = split * static_cast<index>(a.stretch);");
+    line("const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);");
+    line("const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;");
+    line("const index step = static_cast<index>(team.threads());");
+    line("index e0 = beginning + static_cast<index>(team.thread);");
+  }
   // Several vectors are on their way while others are worked on, the first of them while the values of the row are
   // worked out.
   line("constexpr int AHEAD = 4;");
@@ -491,12 +506,11 @@ void CudaEmitter::write_phase_entry(int p) {
     open("for (int n = 0; n < AHEAD; ++n)");
     line("const index beyond = (", from, " + n) * step;");
     open("if (beyond < end - e0)");
-    line("const index e = ", p % 2 == 0 ? "e0 + beyond;" : "end - 1 - (e0 + beyond);");
+    line("const index e = ", backwards ? "static_cast<index>(a.elements) - 1 - (e0 + beyond);" : "e0 + beyond;");
     for (const std::string& text : what) line(text);
     close();
     close();
   };
-  line("index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);");
   line("Values next[AHEAD];");
   line("Fixed next_fixed[AHEAD];");
   const std::string load = "load_" + id + "(a, row, place(a, e), next[n], next_fixed[n]);";
@@ -532,8 +546,7 @@ void CudaEmitter::write_phase_entry(int p) {
     line("fw::reduce(team, sums);");
     line("if (team.thread == 0) ", partial(p, "split"), " = sums;");
   }
-  const std::vector<int> totals = sides(false);
-  if (std::any_of(totals.begin(), totals.end(), [&](int s) { return stage(s) == p; })) {
+  if (has_totals(p)) {
     line("fw::reduce(team, total);");
     // Buffers of totals: [part][split][anchor]
     line("if (team.thread == 0) put_total(a, total, (slot.quotient * static_cast<index>(a.splits) + split) * ",

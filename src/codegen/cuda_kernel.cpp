@@ -104,6 +104,7 @@ void CudaEmitter::describe() {
     // Beside the two: sums of distances, counts.
     for (int m : moments_in(p)) sizes.insert(sizes.end(), 2, size_of(compute_type(dtype(m))));
     cuda.sums.push_back(sizes);
+    cuda.leaves_sums.push_back(leaves_sums(p));
   }
   cuda.items = items();
   for (int s = 0; s < count(); ++s) {
@@ -425,6 +426,13 @@ std::vector<int> CudaEmitter::moments_in(int p) const {
   return result;
 }
 
+bool CudaEmitter::has_totals(int p) const {
+  const std::vector<int> totals = sides(false);
+  return std::any_of(totals.begin(), totals.end(), [&](int s) { return stage(s) == p; });
+}
+
+bool CudaEmitter::leaves_sums(int p) const { return has_totals(p) || !reduces_in(p).empty(); }
+
 // The results of pass p: what a thread has so far, then what its team has.
 void CudaEmitter::write_sums(int p) {
   if (!has_rows()) return;
@@ -656,7 +664,7 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
   if (can_tile) code.cuda.tiled_text = CudaEmitter(graph, kernel, Text::tiled).run().text;
   if (code.nest.kind == LoopNest::Kind::pointwise) return code;
   KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
-  code.cuda.walking = {walking.nest.stages, walking.cuda.sums, walking.cuda.final_phase};
+  code.cuda.walking = {walking.nest.stages, walking.cuda.sums, walking.cuda.leaves_sums, walking.cuda.final_phase};
   code.cuda.walking_text = walking.text;
   code.cuda.walking_parts = walking.cuda.walking_parts;
   return code;

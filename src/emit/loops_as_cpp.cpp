@@ -69,6 +69,7 @@ std::string loops_as_cpp(const KernelLoops& k) {
   set_list("cuda.vectors", k.cuda.vectors);
   set("cuda.walking.stages", text_of(k.cuda.walking.stages));
   set_list("cuda.walking.sums", k.cuda.walking.sums);
+  set_list("cuda.walking.leaves_sums", k.cuda.walking.leaves_sums);
   set("cuda.walking.final_phase", text_of(k.cuda.walking.final_phase));
   set_list("cuda.items", k.cuda.items);
   set_list("cuda.ahead", k.cuda.ahead);

@@ -39,6 +39,12 @@ double Node::number(const std::string& name) const {
   return get<double>(name);
 }
 
+bool Graph::may_change(const Size& size) const {
+  std::set<std::string> symbols;
+  size.collect_symbols(symbols);
+  return std::any_of(symbols.begin(), symbols.end(), [&](const std::string& s) { return dynamic.count(s) != 0; });
+}
+
 int64_t Graph::hint(const Size& size) const {
   return size.evaluate([&](const std::string& symbol) {
     auto it = hints.find(symbol);

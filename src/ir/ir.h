@@ -101,7 +101,8 @@ struct Graph {
   DType dtype(Value v) const { return (*this)[v].type.dtype; }
 
   int64_t hint(const Size& size) const;
-  int64_t bytes(Value v) const;  // for the sizes at capture
+  bool may_change(const Size& size) const;  // with a dynamic symbol
+  int64_t bytes(Value v) const;             // for the sizes at capture
   std::string fresh_symbol(const std::string& prefix, int64_t hint);
   int add_origin(const Origin& origin);
   std::vector<std::vector<Value>> users() const;

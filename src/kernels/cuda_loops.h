@@ -58,7 +58,8 @@ struct KernelArgs {
   i64 left[STAGES];       // and how many of them are still to be added up: all, or 1 when that has been done
   i64 anchors, walked, parts, share;
   i64 elements;      // of a row
-  i64 rows, splits;  // split rows: how many, and how many blocks share one
+  i64 rows, splits;  // split rows: how many, and how many blocks share one in a pass that leaves sums;
+  i64 stretch;       // what a block has of one in a pass that leaves none
   i64 line;          // vectors along the innermost loop
   i64 tiles;         // column: blocks of columns; tiled: tiles along a line
   i64 side_parts, total_parts, side_blocks;

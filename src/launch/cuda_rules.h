@@ -47,15 +47,15 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, stretch = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
-                      cluster);
+                      elements, rows, splits, stretch, line, tiles, side_parts, total_parts, side_blocks,
+                      anchors_together, cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };

@@ -74,8 +74,8 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  // Of few rows: no more than 16 threads to a column.
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, std::min(16 * choice.lanes, 256), 512));
+  // Few rows are those of a warp alone, which waits for no other.
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * choice.lanes, 32, 512));
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
@@ -232,11 +232,13 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
 }
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
-// each has enough to do to be worth it, eight vectors for a thread.
+// each has enough to do to be worth it. A pass that leaves no sums has as many blocks as are worth it.
+constexpr int64_t worth_a_block = 8;  // vectors for a thread
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
-  const int64_t most = c.elements / (8 * c.team);
+  const int64_t most = c.elements / (worth_a_block * c.team);
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
+  c.stretch = worth_a_block * c.team;
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -259,8 +261,8 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.tiles = c.anchors / c.anchors_together;
   // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
   const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool sides = code_.cuda.has_sides();
-  share_rows(c, c.anchors, sides ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
+  const bool places = code_.cuda.sides_at_positions() > 0;
+  share_rows(c, c.anchors, places ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
   c.total_parts = c.parts;
 }
 

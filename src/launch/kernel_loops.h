@@ -34,6 +34,7 @@ struct CudaLoops {
   struct Walking {              // the variant that holds no rows in registers has a text, and passes, of its own,
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
+    std::vector<bool> leaves_sums;  // of a pass: for another one, or totals
     bool final_phase = false;
   };
   Walking walking;

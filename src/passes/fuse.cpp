@@ -6,6 +6,7 @@
 //   library_call               a contraction runs in the host's library; its operands are in memory
 //   different_iteration_space  the sizes of one do not map onto the loops of the other
 //   different_reduction        both reduce, but over different dimensions
+//   large_partial_sums         likewise, and partial sums would move more memory than reading the data again
 //   reshape_boundary           a reshape splits dimensions in a way that is no product of loops
 //   window_overlap             windows overlap, and the chain before them costs more than reading it back
 //   window_dimension           a window must run over a loop of its own
@@ -24,6 +25,11 @@ namespace {
 
 constexpr size_t max_steps = 400;
 constexpr int expensive = 8;
+// Of a row on a GPU a block of 512 threads holds 8 vectors of 16 bytes for each.
+constexpr int64_t held_bytes = 512 * 8 * 16;
+// Rows that a GPU's blocks share out, at least, so that each adds up several before it leaves partial sums; of so much
+// data that it matters.
+constexpr int64_t many_rows = 1024, much_data = 1 << 20;
 
 struct StopFusing {
   const char* reason;
@@ -35,6 +41,7 @@ struct World {
   const Graph& graph;
   std::map<Value, int> home;  // written by (or computed in) this group
   std::set<Value> views;      // movement results read in place of their materialised operand
+  bool cuda = false;
 
   bool in_memory(Value v) const { return graph[v].op == Op::input || views.count(v) || home.count(v); }
   Value base(Value v) const {  // through movements to what holds the data
@@ -323,6 +330,8 @@ class KernelBuilder {
       for (size_t d = 0; d < dims.size(); ++d)
         for (int a : dims[d]) side |= axis(a).reduced != is_reduced(d);
       if (side && (node.op != Op::sum || !is_float(node.type.dtype))) throw StopFusing{"different_reduction"};
+      if (side && world_.cuda && leaves_large_sums(dims, is_reduced, size_of(graph().dtype(operand))))
+        throw StopFusing{"large_partial_sums"};
     } else {
       for (size_t d = 0; d < dims.size(); ++d)
         for (int a : dims[d]) axis(a).reduced = is_reduced(d);
@@ -338,6 +347,27 @@ class KernelBuilder {
     int step = add_step(Step::Role::reduce, v, std::move(own), {inner});
     kernel_.steps[static_cast<size_t>(step)].side = side;
     return step;
+  }
+
+  // On a GPU: sums that vary along a row stay in the registers of a block that holds rows, and go to memory once for
+  // all rows that it works on. Of longer rows they go there for each, of few rows for nearly each. Sizes that may
+  // change decide nothing.
+  template <class IsReduced>
+  bool leaves_large_sums(const Dims& dims, IsReduced is_reduced, int64_t bytes) const {
+    bool along_rows = false;
+    for (size_t d = 0; d < dims.size(); ++d)
+      for (int a : dims[d]) along_rows |= kernel_.axes[static_cast<size_t>(a)].reduced && !is_reduced(d);
+    if (!along_rows) return false;
+    Size rows = 1, elements = 1;
+    for (int a : loops(true)) {
+      const Axis& axis = kernel_.axes[static_cast<size_t>(a)];
+      Size& size = axis.reduced ? elements : rows;
+      size = size * axis.size;
+    }
+    if (graph().may_change(elements)) return false;
+    const int64_t length = graph().hint(elements);
+    return length * bytes > held_bytes ||
+           (!graph().may_change(rows) && graph().hint(rows) < many_rows && graph().hint(rows) * length > much_data);
   }
 
   int add_window(Value v, const Node& node, Dims dims) {
@@ -411,7 +441,7 @@ class KernelBuilder {
 
 class Fuser {
  public:
-  explicit Fuser(const Graph& graph) : graph_(graph), world_{graph, {}, {}} {}
+  Fuser(const Graph& graph, bool cuda) : graph_(graph), world_{graph, {}, {}, cuda} {}
 
   Fusion run() {
     std::vector<bool> is_output(graph_.nodes.size());
@@ -687,8 +717,8 @@ static void copy_returned_inputs(Graph& graph) {
 
 void fuse(Program& program) {
   copy_returned_inputs(program.forward);
-  program.forward_fusion = Fuser(program.forward).run();
-  if (!program.backward.outputs.empty()) program.backward_fusion = Fuser(program.backward).run();
+  program.forward_fusion = Fuser(program.forward, program.options.cuda).run();
+  if (!program.backward.outputs.empty()) program.backward_fusion = Fuser(program.backward, program.options.cuda).run();
 }
 
 }  // namespace fusewright

@@ -1,8 +1,6 @@
 // The texts of a kernel, what their launches are handed, and the launches themselves.
 #include "runtime/cuda_launch.h"
 
-#include <set>
-
 #include "ir/error.h"
 #include "runtime/background.h"
 #include "runtime/cuda_call.h"
@@ -41,11 +39,7 @@ void CudaLauncher::expect_rows(const Graph& graph, const KernelCode& code) {
   const Size size = elements_of_row(code.axes, code.nest);
   const bool known = size.constant().has_value();
   const int64_t elements = graph.hint(size);
-  std::set<std::string> symbols;
-  size.collect_symbols(symbols);
-  const bool changes =
-      std::any_of(symbols.begin(), symbols.end(), [&](const std::string& s) { return graph.dynamic.count(s) != 0; });
-  if (elements <= 0 || changes) return;
+  if (elements <= 0 || graph.may_change(size)) return;
   const int expected = elements % widest_ == 0 ? widest_ : 1;
   std::vector<Variant> rest;
   for (const Variant& variant : variants_) {

@@ -76,6 +76,7 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
         for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = as_many(items); });
         for (int items : code_.cuda.items)
           but([&](LaunchChoice& o) { o.items = as_many(items), o.threads = first.threads / 2; });
+        but([&](LaunchChoice& o) { o.threads = 128; });
         add({.vector = call.widest, .threads = 128, .lanes = 16, .split = 1});
         // Together blocks have room for more columns side by side: whole lines of memory, where one alone reads parts.
         if (lanes * first.vector < 32) {

@@ -26,11 +26,6 @@ std::set<std::string> stops(const Fusion& fusion) {
   return names;
 }
 
-Program fused(std::string_view text, const std::vector<std::string>& wrt = {}) {
-  Program program = program_of(text, wrt);
-  run_pipeline(program);
-  return program;
-}
 std::vector<std::string> forward_kernels(std::string_view text) {
   Program program = fused(text);
   return kernels(program.forward, program.forward_fusion);
@@ -119,13 +114,14 @@ TEST(Fuse, AReshapeThatIsNoProductOfLoopsIsAView) {
 struct StopCase {
   const char *reason, *text;
   size_t groups;
+  bool cuda = false;
 };
 void PrintTo(const StopCase& c, std::ostream* out) { *out << c.reason; }
 
 class EveryStop : public ::testing::TestWithParam<StopCase> {};
 
 TEST_P(EveryStop, IsNamed) {
-  Program program = fused(GetParam().text);
+  Program program = fused(GetParam().text, {}, GetParam().cuda);
   EXPECT_TRUE(stops(program.forward_fusion).count(GetParam().reason))
       << ::testing::PrintToString(stops(program.forward_fusion));
   EXPECT_EQ(program.forward_fusion.groups.size(), GetParam().groups)
@@ -149,6 +145,10 @@ const StopCase stop_cases[] = {
      "graph(%x: f32[n, c]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = amax(%2) {dims = "
      "(0), keepdim = 0, tie = 0} return %3 }",
      2},
+    {"large_partial_sums",
+     "graph(%x: f32[2048, 16388]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = sum(%2) {dims = (0), "
+     "keepdim = 0} return %2, %3 }",
+     2, true},
     {"reshape_boundary",
      "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} %3 = mul(%2, "
      "%y) return %3 }",
@@ -169,6 +169,31 @@ const StopCase stop_cases[] = {
 
 INSTANTIATE_TEST_SUITE_P(, EveryStop, ::testing::ValuesIn(stop_cases),
                          [](const auto& c) { return std::string(c.param.reason); });
+
+// Sums along rows that a block cannot hold, or of which each block has few, are in a kernel of their own on a GPU.
+TEST(Fuse, LargePartialSumsAreNotLeftOnAGpu) {
+  struct Case {
+    const char* type;
+    int rows, elements;
+    size_t on_a_gpu;
+  };
+  for (const Case& c : {Case{"f32", 2048, 16384, 1}, Case{"f32", 2048, 16388, 2}, Case{"bf16", 2048, 32768, 1},
+                        Case{"f64", 2048, 8196, 2}, Case{"f32", 1024, 1028, 1}, Case{"f32", 1023, 1028, 2},
+                        Case{"f32", 1023, 1024, 1}}) {
+    const std::string text = "graph(%x: " + std::string(c.type) + "[" + std::to_string(c.rows) + ", " +
+                             std::to_string(c.elements) +
+                             "]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = sum(%2) {dims = (0), "
+                             "keepdim = 0} return %2, %3 }";
+    EXPECT_EQ(fused(text, {}, true).forward_fusion.groups.size(), c.on_a_gpu) << text;
+    EXPECT_EQ(fused(text).forward_fusion.groups.size(), 1u) << text;
+  }
+  // One number for each row is no large sum.
+  EXPECT_EQ(fused("graph(%x: f32[8, 64, 65536]) { %1 = sum(%x) {dims = (2), keepdim = 1} %2 = mul(%x, %1) %3 = sum(%2) "
+                  "{dims = (0, 2), keepdim = 0} return %2, %3 }",
+                  {}, true)
+                .forward_fusion.groups.size(),
+            1u);
+}
 
 // Names that stand between two marks of a file: what is documented is what can happen.
 std::set<std::string> names_in(const char* path, const std::string& from, const std::string& to,

@@ -31,14 +31,16 @@ class Rules : CudaRules {
     EXPECT_TRUE(plan(c, rule(c, c.widest)));
     return c;
   }
+  Launches launched(Call c) const {
+    std::vector<const Tensor*> operands;
+    for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
+    return launches(c, operands);
+  }
   // Bytes of buffers, and the kernels that are launched in clusters. `spoil` changes the tensors before.
   std::pair<int64_t, std::vector<std::string>> run(int cluster, void (*spoil)(Tensor& last)) {
     spoil(tensors_.back());
-    Call c = in_clusters(cluster).value();
-    std::vector<const Tensor*> operands;
-    for (const Tensor& tensor : tensors_) operands.push_back(&tensor);
     std::pair<int64_t, std::vector<std::string>> result;
-    const Launches all = launches(c, operands);
+    const Launches all = launched(in_clusters(cluster).value());
     result.first = all.buffer_bytes();
     for (const auto& launch : all.launches) result.second.push_back(launch.entry);
     return result;
@@ -47,8 +49,8 @@ class Rules : CudaRules {
   std::optional<Call> in_clusters(int cluster, int64_t largest = 8) const {
     return but([&](LaunchChoice& choice) { choice.cluster = cluster; }, largest);
   }
-  std::optional<Call> with_lanes(int lanes) const {
-    return but([&](LaunchChoice& choice) { choice.lanes = lanes; });
+  std::optional<Call> with_lanes(int lanes, int threads) const {
+    return but([&](LaunchChoice& choice) { choice.lanes = lanes, choice.threads = threads; });
   }
 
  private:
@@ -78,9 +80,7 @@ class Rules : CudaRules {
 
 // The one kernel of the gradients that has sums on the side, launched by rule.
 struct WithSides {
-  WithSides(const char* text, const std::vector<std::string>& wrt) : program(program_of(text, wrt)) {
-    program.options.cuda = true;
-    run_pipeline(program);
+  WithSides(const char* text, const std::vector<std::string>& wrt) : program(fused(text, wrt, true)) {
     for (const auto& group : program.backward_fusion.groups)
       if (KernelCode found = emit_cuda(program.backward, group.kernel); !found.cuda.position_side.empty())
         code.push_back(std::move(found));
@@ -96,14 +96,55 @@ struct WithSides {
 TEST(CudaShape, ColumnsInRegisters) {
   for (auto [type, most] : {std::pair{"bf16", 4096}, {"f32", 2048}, {"f64", 1024}}) {
     for (const int rows : {most, most + 1}) {
-      Program program = program_of("graph(%x: " + std::string(type) + "[" + std::to_string(rows) +
-                                   ", 8192]) { %1 = batch_norm(%x) {eps = 0.01} return %1 }");
-      program.options.cuda = true;
-      run_pipeline(program);
+      const Program program = fused("graph(%x: " + std::string(type) + "[" + std::to_string(rows) +
+                                        ", 8192]) { %1 = batch_norm(%x) {eps = 0.01} return %1 }",
+                                    {}, true);
       const KernelCode code = emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel);
       EXPECT_EQ(Rules(program.forward, code, 2).planned().variant.items != 0, rows == most) << type << ", " << rows;
     }
   }
+}
+
+// A pass that leaves sums has as many blocks as fit at a time; one that leaves none has short stretches for many, and
+// they reach to the end.
+TEST(CudaShape, PassesWithoutSumsHaveManyBlocks) {
+  for (const auto& [rows, columns] : {std::pair{65536, 512}, {65537, 512}, {40001, 36}}) {
+    const Program program = fused("graph(%x: f32[" + std::to_string(rows) + ", " + std::to_string(columns) +
+                                      "]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }",
+                                  {}, true);
+    const KernelCode code = emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel);
+    EXPECT_EQ(code.cuda.walking.leaves_sums, (std::vector<bool>{true, false}));
+    const Rules rules(program.forward, code, 2);
+    const auto c = rules.planned();
+    const auto launches = rules.launched(c).launches;
+    ASSERT_GE(launches.size(), 2u);
+    EXPECT_LE(launches[0].blocks, 2 * 132);
+    const auto& last =
+        *std::find_if(launches.begin(), launches.end(), [](const auto& l) { return l.entry.ends_with("_phase1"); });
+    EXPECT_GE(last.blocks / c.rows * c.stretch, rows);
+    EXPECT_LT((last.blocks / c.rows - 1) * c.stretch, rows);
+    EXPECT_GE(last.blocks, 2 * launches[0].blocks);
+  }
+}
+
+// A number for each row costs no memory to speak of: all rows may be worked on at a time.
+TEST(CudaShape, TotalsOfLongRowsFillTheDevice) {
+  const WithSides kernel(
+      "graph(%x: f32[8, 64, 65536], %w: f32[64]) { %1 = group_norm(%x, %w) {groups = 64, eps = 0.01, has_weight = 1} "
+      "%2 = silu(%1) return %2 }",
+      {"x", "w"});
+  EXPECT_EQ(kernel.planned(1).blocks, 132 / 64 * 64);
+  EXPECT_EQ(kernel.planned(2).blocks, 264 / 64 * 64);
+  EXPECT_EQ(kernel.planned(4).blocks, 8 * 64);
+}
+
+// What `fuse` takes for a row that a block holds.
+TEST(CudaShape, RowsWithSumsOnTheSideAreHeld) {
+  const WithSides kernel(
+      "graph(%x: f32[2048, 16384], %w: f32[16384]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1} "
+      "return %1 }",
+      {"x", "w"});
+  EXPECT_NE(kernel.planned(1).variant.items, 0);
 }
 
 // One block more than fit at a time, and the kernel takes twice as long.
@@ -179,9 +220,7 @@ TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
 // A cluster is one team: as many more columns side by side as it has blocks, until they fill a line of memory.
 TEST(CudaShape, ClustersHoldMoreColumns) {
   const auto rules = [](const std::string& text, const std::vector<std::string>& wrt) {
-    Program program = program_of(text, wrt);
-    program.options.cuda = true;
-    run_pipeline(program);
+    const Program program = fused(text, wrt, true);
     const Graph& graph = wrt.empty() ? program.forward : program.backward;
     const auto& groups = (wrt.empty() ? program.forward_fusion : program.backward_fusion).groups;
     return Rules(graph, emit_cuda(graph, groups.at(0).kernel), 2);
@@ -213,10 +252,9 @@ TEST(CudaShape, ClustersHoldMoreColumns) {
 TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
   for (const std::string& type : {"f32", "f16", "f64"})
     for (const std::string& rows : {"16", "200", "1024"}) {
-      Program program = program_of("graph(%x: " + type + "[" + rows +
-                                   ", 4096]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }");
-      program.options.cuda = true;
-      run_pipeline(program);
+      const Program program = fused(
+          "graph(%x: " + type + "[" + rows + ", 4096]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }",
+          {}, true);
       const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
       const auto c = rules.planned();
       ASSERT_NE(c.variant.items, 0) << type << " " << rows;
@@ -224,18 +262,30 @@ TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
       EXPECT_EQ(c.team * c.lanes, c.threads);
       EXPECT_GE(c.team, c.variant.vector);
       const int too_many = static_cast<int>(64 / c.variant.vector);
-      if (rows == "16") EXPECT_FALSE(rules.with_lanes(too_many)) << type;
+      if (rows == "16") EXPECT_FALSE(rules.with_lanes(too_many, 128)) << type;
     }
+}
+
+// No barriers where a warp has room for all rows, and whole lines of memory.
+TEST(CudaShape, FewRowsOfColumnsAreThoseOfAWarp) {
+  for (const auto& [rows, threads] :
+       {std::pair{2, 32}, {8, 32}, {21, 32}, {32, 32}, {33, 64}, {256, 256}, {257, 512}}) {
+    const Program program = fused(
+        "graph(%x: f32[16, " + std::to_string(rows) + ", 65536]) { %1 = softmax(%x) {dim = 1} return %1 }", {}, true);
+    const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+    const auto c = rules.planned();
+    EXPECT_EQ(c.threads, threads) << rows;
+    EXPECT_EQ(c.lanes * c.variant.vector * 4, 128) << rows;
+  }
 }
 
 // The L2 cache is asked to hold what is read only where that is more than it can: reads of the kernel, each operand
 // once.
 TEST(CudaShape, OnlyLargeReadsAreHeldInTheCache) {
   const auto policy = [](const std::string& rows, const std::string& bias) {
-    Program program = program_of("graph(%x: f32[" + rows + ", 8192], %b: f32[" + bias +
-                                 "8192]) { %1 = add(%x, %b) %2 = relu(%1) return %2 }");
-    program.options.cuda = true;
-    run_pipeline(program);
+    const Program program = fused(
+        "graph(%x: f32[" + rows + ", 8192], %b: f32[" + bias + "8192]) { %1 = add(%x, %b) %2 = relu(%1) return %2 }",
+        {}, true);
     EXPECT_EQ(program.forward_fusion.groups.size(), 1u);
     const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
     return rules.cache_policy(rules.planned());

@@ -31,6 +31,14 @@ inline Program program_of(std::string_view text, const std::vector<std::string>&
   return program;
 }
 
+// Through all passes.
+inline Program fused(std::string_view text, const std::vector<std::string>& wrt = {}, bool cuda = false) {
+  Program program = program_of(text, wrt);
+  program.options.cuda = cuda;
+  run_pipeline(program);
+  return program;
+}
+
 // The message of the Error that `body` must throw.
 template <class Body>
 std::string error_of(Body body) {
