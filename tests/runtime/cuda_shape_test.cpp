@@ -266,6 +266,20 @@ TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
     }
 }
 
+// Many blocks, but of short rows each has several to work on while the next one arrives.
+TEST(CudaShape, BlocksOfShortRowsHaveSeveral) {
+  for (const auto& [elements, most] : {std::pair{768, 6}, {1024, 4}, {4096, 1}}) {
+    const Program program = fused("graph(%x: f32[8192, " + std::to_string(elements) +
+                                      "]) { %1 = layer_norm(%x) {axes = 1, eps = 0.01} return %1 }",
+                                  {}, true);
+    const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 4);
+    const auto c = rules.planned();
+    EXPECT_GE(c.share * c.teams_in_block(), most) << elements;
+    EXPECT_LT(c.share * c.teams_in_block(), 2 * most) << elements;
+    EXPECT_GE(c.blocks, 4 * 132) << elements;
+  }
+}
+
 // No barriers where a warp has room for all rows, and whole lines of memory.
 TEST(CudaShape, FewRowsOfColumnsAreThoseOfAWarp) {
   for (const auto& [rows, threads] :
@@ -275,6 +289,7 @@ TEST(CudaShape, FewRowsOfColumnsAreThoseOfAWarp) {
     const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
     const auto c = rules.planned();
     EXPECT_EQ(c.threads, threads) << rows;
+    EXPECT_EQ(c.variant.items, rows <= 16 ? 4 : 8) << rows;
     EXPECT_EQ(c.lanes * c.variant.vector * 4, 128) << rows;
   }
 }
