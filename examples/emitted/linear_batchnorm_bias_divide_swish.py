@@ -6776,10 +6776,17 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
   if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
-  // team more costs a buffer.
+  // Many blocks with a few rows each even out what the device does not do at one speed, as long as they have enough to
+  // read: while a block works on a row, the next one arrives. With sums on the side every team more costs a buffer.
+  constexpr int64_t enough = 16 << 10;  // bytes
   if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
-  if (plan(c, choice)) return choice;
+  bool planned = plan(c, choice);
+  const auto bytes = [&] { return c.share * c.teams_in_block() * c.elements * c.variant.vector * (16 / widest_); };
+  while (planned && choice.items != 1 && choice.scale > 0 && bytes() < enough) {
+    --choice.scale;
+    planned = plan(c, choice);
+  }
+  if (planned) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;
@@ -6802,9 +6809,13 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
+  // Few rows are those of a warp alone, which waits for no other; it holds no more than it needs, and many fit.
+  if (vector > 1)
+    for (int items : code_.cuda.items)
+      if (32 / choice.lanes * items >= c.elements) choice.items = std::min(choice.items, items);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  // Of few rows: no more than 16 threads to a column.
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * 8, std::min(16 * choice.lanes, 256), 512));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(team * choice.lanes, 32, 512));
+  if (choice.threads == 32) choice.scale = 2;
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
