@@ -259,6 +259,38 @@ def test_values_of_columns_lie_as_they_like(rows):
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "norm, shape",
+    [
+        (lambda: nn.GroupNorm(4, 32), (5, 32, 95, 96)),  # few rows, too long for a block
+        (lambda: nn.GroupNorm(32, 256), (9, 256, 23, 31)),  # few rows that blocks hold
+        (lambda: nn.InstanceNorm2d(24, affine=True), (3, 24, 129, 257)),  # a number for each row
+        (lambda: nn.LayerNorm((3, 131, 129)), (21, 3, 131, 129)),  # weights as large as a row
+        (lambda: nn.LayerNorm(768), (1111, 768)),
+        (lambda: nn.BatchNorm2d(24), (7, 24, 129, 65)),  # a pass that leaves no sums, in many blocks
+        (lambda: nn.BatchNorm1d(136), (40_001, 136)),
+        (lambda: nn.Softmax(1), (3, 21, 65, 67)),  # few rows of columns
+        (lambda: nn.Softmax(1), (2, 16, 64, 64)),
+    ],
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else type(value()).__name__,
+)
+def test_norms_of_images(norm, shape):
+    """Rows of all lengths and numbers, and the gradients of their weights."""
+    plain = nn.Sequential(norm(), nn.SiLU())
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    exact, ours = copy.deepcopy(plain).double(), optimize(plain, strict=True)
+    x = torch.randn(shape, requires_grad=True)
+    y, expected = ours(x), exact(x.double())
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-5)
+    g = torch.randn_like(y)
+    found = torch.autograd.grad(y, [x, *ours.parameters()], g)
+    wanted = torch.autograd.grad(expected, [x, *exact.parameters()], g.double())
+    for one, other in zip(found, wanted, strict=True):
+        scale = other.abs().max().item()
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-5 * max(scale, 1))
+
+
 # ---- huge tensors ----------------------------------------------------------------------------------------------------
 
 
