@@ -3,6 +3,7 @@
     python bench/gpu_chains.py                          everything; writes gpu_chains.{json,md} into the results folder
     python bench/gpu_chains.py chains --only groupnorm  rows whose name contains this
     python bench/gpu_chains.py --quick                  fewer rounds, no torch.compile
+    python bench/gpu_chains.py layers                   layers of other models (not in "everything")
     python bench/gpu_chains.py --device cpu --scale tiny --quick    that the script itself works
 
 Method: candidates take turns in one process on inputs drawn afresh for every round; before each sample 256 MB are
@@ -156,6 +157,39 @@ CHAINS = {
 }  # fmt: skip
 
 
+class SoftmaxOverChannels(nn.Module):
+    def forward(self, x):
+        return F.softmax(x * 2, 1)
+
+
+class SqueezeExcite(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
+
+
+def norm(make: Callable[[tuple[int, ...]], nn.Module], act: type[nn.Module]) -> Callable:
+    return lambda shape: nn.Sequential(make(shape), act())
+
+
+# What other models are made of: long rows and short ones, few and many.
+LAYERS = {
+    f"{name} {'x'.join(map(str, shape))}": Row(make, shape, tiny, None, None)
+    for name, make, shape, tiny in (
+        ("groupnorm(32) silu", norm(lambda s: nn.GroupNorm(32, s[1]), nn.SiLU), (4, 256, 64, 64), (2, 32, 4, 4)),
+        ("groupnorm(32) silu", norm(lambda s: nn.GroupNorm(32, s[1]), nn.SiLU), (16, 256, 32, 32), (2, 32, 8, 4)),
+        ("groupnorm(8) silu", norm(lambda s: nn.GroupNorm(8, s[1]), nn.SiLU), (16, 64, 128, 128), (2, 8, 4, 4)),
+        ("instancenorm relu", norm(lambda s: nn.InstanceNorm2d(s[1], affine=True), nn.ReLU), (8, 64, 256, 256),
+         (2, 3, 8, 8)),
+        ("batchnorm2d relu", norm(lambda s: nn.BatchNorm2d(s[1]), nn.ReLU), (64, 64, 128, 128), (2, 4, 8, 8)),
+        ("batchnorm2d relu", norm(lambda s: nn.BatchNorm2d(s[1]), nn.ReLU), (32, 256, 28, 28), (2, 8, 7, 7)),
+        ("layernorm gelu", norm(lambda s: nn.LayerNorm(s[-1]), nn.GELU), (8, 1024, 768), (2, 4, 48)),
+        ("layernorm of images silu", norm(lambda s: nn.LayerNorm(s[1:]), nn.SiLU), (16, 64, 256, 128), (2, 3, 8, 4)),
+        ("softmax over channels", lambda s: SoftmaxOverChannels(), (16, 21, 256, 256), (2, 5, 4, 4)),
+        ("squeeze excite", lambda s: SqueezeExcite(), (32, 256, 56, 56), (2, 8, 7, 7)),
+    )
+}  # fmt: skip
+
+
 # ---- timing ----------------------------------------------------------------------------------------------------------
 
 
@@ -238,14 +272,18 @@ def profile(step: Callable, arguments: list[torch.Tensor]) -> list[dict]:
 # ---- the parts -------------------------------------------------------------------------------------------------------
 
 
-def chains(options, done: dict) -> None:
-    for name, row in chosen(CHAINS, options, done):
+def chains(options, done: dict, table: dict[str, Row] = CHAINS) -> None:
+    for name, row in chosen(table, options, done):
         shape = row.tiny if options.scale == "tiny" else row.shape
         with options.device:
             model = row.make(shape).to(options.device)
         done[name] = time_model(model, lambda s=shape: [torch.randn(s, device=options.device)], options, True)
         done[name]["bars"] = {"forward": row.forward, "backward": row.backward}
         report(name, done[name])
+
+
+def layers(options, done: dict) -> None:
+    chains(options, done, LAYERS)
 
 
 def models(options, done: dict) -> None:
@@ -325,7 +363,8 @@ def first(options, done: dict) -> None:
         print(f"  {name}: " + ", ".join(f"{k} {show_seconds(v['seconds'])}" for k, v in done[name].items()), flush=True)
 
 
-PARTS = {"chains": chains, "models": models, "host": host, "first": first}
+PARTS = {"chains": chains, "models": models, "host": host, "first": first, "layers": layers}
+USUAL = [name for name in PARTS if name != "layers"]  # of a whole run
 BAR_MODELS = {"conv2d_mul_leakyrelu_gelu": 2.4, "convtranspose3d_leakyrelu_mul_leakyrelu_maxpool": 2.0}
 
 
@@ -376,11 +415,15 @@ def markdown(results: dict) -> str:
         f"torch {facts['torch']}, {results['scale']} sizes. TF32: {facts['tf32']}.",
         "The method stands in `bench/gpu_chains.py`; quartiles, errors and kernels in the JSON file.",
     ]
-    if results.get("chains"):
-        lines += ["", "## Chains alone", ""]
-        lines += ["| chain | phase | copy | fusewright | of copy | bar | torch.compile | eager | vs compile | right |"]
+    for part, title in (("chains", "Chains alone"), ("layers", "Layers")):
+        if not results.get(part):
+            continue
+        lines += ["", f"## {title}", ""]
+        lines += [
+            f"| {part[:-1]} | phase | copy | fusewright | of copy | bar | torch.compile | eager | vs compile | right |"
+        ]
         lines += ["|---" * 10 + "|"]
-        for name, row in results["chains"].items():
+        for name, row in results[part].items():
             for phase in ("forward", "backward", "step"):
                 found = row[phase]
                 bar = row["bars"].get(phase)
@@ -401,7 +444,7 @@ def markdown(results: dict) -> str:
                 lines.append(
                     f"| {name} | {phase} | " + " | ".join(cells) + f" | {'; '.join(row['problems']) or 'yes'} |"
                 )
-    with_memory = {**results.get("chains", {}), **results.get("models", {})}
+    with_memory = {**results.get("chains", {}), **results.get("layers", {}), **results.get("models", {})}
     with_memory = {name: row["memory"] for name, row in with_memory.items() if "memory" in row}
     if with_memory:
         lines += memory_table(with_memory)
@@ -437,7 +480,7 @@ def times(found: dict, name: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; all of them by default")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; all but layers by default")
     parser.add_argument("--only", default="", help="rows whose name contains this, measured again")
     parser.add_argument("--quick", action="store_true", help="few rounds, no torch.compile")
     parser.add_argument("--compile", action="store_true", help="torch.compile with --quick too")
@@ -469,7 +512,7 @@ def main() -> int:
         path.with_suffix(".md").write_text(markdown(results))
 
     options.save = save
-    for part in options.parts or PARTS:
+    for part in options.parts or USUAL:
         PARTS[part](options, results.setdefault(part, {}))
         save()
     print(markdown(results))
