@@ -139,7 +139,7 @@ void CudaEmitter::write_team_end(bool held) {
   line("fw::reduce(team, total);");
   line(
       "if (part < static_cast<index>(a.parts) && team.thread == 0) put_total(a, total, part * "
-      "static_cast<index>(a.anchors) + anchor);");
+      "static_cast<index>(a.anchors) + anchor, -1);");
 }
 
 // Rows with sums on the side have two ways to arrive, by FW_DEPTH; all others one.
@@ -550,7 +550,7 @@ void CudaEmitter::write_phase_entry(int p) {
     line("fw::reduce(team, total);");
     // Buffers of totals: [part][split][anchor]
     line("if (team.thread == 0) put_total(a, total, (slot.quotient * static_cast<index>(a.splits) + split) * ",
-         "static_cast<index>(a.anchors) + slot.remainder);");
+         "static_cast<index>(a.anchors) + slot.remainder, ", id, ");");
   }
   close();
 }

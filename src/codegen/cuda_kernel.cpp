@@ -532,11 +532,13 @@ void CudaEmitter::write_side_state() {
     close();
   }
   close();
-  open("FW_FN void put_total(const Args& a, [[maybe_unused]] const Total& total, [[maybe_unused]] index slot)");
+  open("FW_FN void put_total(const Args& a, [[maybe_unused]] const Total& total, [[maybe_unused]] index slot, ",
+       "[[maybe_unused]] int pass)");
   line("(void)a;");
   for (int s : sides(false)) {
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line(pointer(operand), "[slot] = total.s", to_string(s), ";");
+    line("if (pass < 0 || pass == ", to_string(stage(s)), ") ", pointer(operand), "[slot] = total.s", to_string(s),
+         ";");
   }
   close();
   line();

@@ -81,11 +81,12 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
   LaunchChoice choice = in_registers(vector);
   // Few rows are those of a warp alone, which waits for no other; it holds no more than it needs, and many fit.
-  if (vector > 1)
-    for (int items : code_.cuda.items)
-      if (32 / choice.lanes * items >= c.elements) choice.items = std::min(choice.items, items);
+  for (int items : code_.cuda.items)
+    if (has({choice.vector, items, false, {}}) && 32 / choice.lanes * items >= c.elements)
+      choice.items = std::min(choice.items, items);
   const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(team * choice.lanes, 32, 512));
+  const int64_t threads = std::min(team * choice.lanes, std::max<int64_t>(team * 8, 256));
+  choice.threads = static_cast<int>(std::clamp<int64_t>(threads, 32, 512));
   if (choice.threads == 32) choice.scale = 2;
   if (plan(c, choice)) {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
@@ -96,6 +97,7 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   choice.threads = 128;
   choice.lanes = 16;
   choice.split = 1;
+  choice.scale = 0;
   return choice;
 }
 

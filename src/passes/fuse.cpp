@@ -25,8 +25,9 @@ namespace {
 
 constexpr size_t max_steps = 400;
 constexpr int expensive = 8;
-// Of a row on a GPU a block of 512 threads holds 8 vectors of 16 bytes for each.
-constexpr int64_t held_bytes = 512 * 8 * 16;
+// Of a row on a GPU a block of 512 threads holds this many vectors of up to 16 bytes (twice as many, if a kernel needs
+// few values for each element), where vectors fill the row; else elements.
+constexpr int64_t held_vectors = 512 * 4, vector_bytes = 16;
 // Rows that a GPU's blocks share out, at least, so that each adds up several before it leaves partial sums; of so much
 // data that it matters.
 constexpr int64_t many_rows = 1024, much_data = 1 << 20;
@@ -365,8 +366,9 @@ class KernelBuilder {
       size = size * axis.size;
     }
     if (graph().may_change(elements)) return false;
-    const int64_t length = graph().hint(elements);
-    return length * bytes > held_bytes ||
+    const int64_t length = graph().hint(elements), vector = vector_bytes / bytes;
+    const int64_t held = length % vector == 0 ? held_vectors * vector : held_vectors;
+    return length > held ||
            (!graph().may_change(rows) && graph().hint(rows) < many_rows && graph().hint(rows) * length > much_data);
   }
 

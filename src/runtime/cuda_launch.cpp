@@ -127,6 +127,8 @@ std::vector<CudaLauncher::Emitted> CudaLauncher::emitted() const {
     add(variant);
     const Variant of_any_row{variant.vector, variant.items, false, {}};
     if (has(of_any_row)) add(of_any_row);
+    // More rows of columns than those at capture.
+    if (holds_columns(variant.items)) add({variant.vector, in_registers(variant.vector).items, false, {}});
   }
   // The rule falls back to these, by vectors or not; and offsets of 64 bits are for the last of them.
   const int general = code_.nest.kind == LoopNest::Kind::pointwise ? code_.cuda.items[0] : 0;

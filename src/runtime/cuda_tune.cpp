@@ -72,7 +72,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       break;
     case LoopNest::Kind::column:
       if (first.items != 0) {
-        const auto as_many = [&](int items) { return first.items * items / code_.cuda.items[0]; };  // of any width
+        const int usual = in_registers(first.vector).items;
+        const auto as_many = [&](int items) { return usual * items / code_.cuda.items[0]; };  // of any width
         for (int items : code_.cuda.items) but([&](LaunchChoice& o) { o.items = as_many(items); });
         for (int items : code_.cuda.items)
           but([&](LaunchChoice& o) { o.items = as_many(items), o.threads = first.threads / 2; });

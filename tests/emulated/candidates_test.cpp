@@ -70,6 +70,10 @@ const Case cases[] = {
      "%6 = mul(%5, %m) %7 = silu(%6) %8 = mul(%7, %q) %9 = silu(%8) %10 = mul(%9, %r) %11 = silu(%10) %12 = mul(%11, "
      "%s) return %12 }",
      {{{"n", 5}, {"c", 3}, {"h", 512}}}},
+    {"totals_of_two_passes",
+     "graph(%x: f32[n, c, h]) { %1 = mean(%x) {dims = (2), keepdim = 1} %2 = sin(%x) %3 = sum(%2) {dims = (0, 2), "
+     "keepdim = 0} %4 = mul(%x, %1) %5 = sin(%4) %6 = sum(%5) {dims = (0, 2), keepdim = 0} return %3, %5, %6 }",
+     {{{"n", 2}, {"c", 2}, {"h", 20000}}, {{"n", 7}, {"c", 3}, {"h", 33}}}},
     {"groups_of_four",
      "graph(%x: f32[n, 24], %w: f32[24], %m: f32[24]) { %1 = group_norm(%x, %w) {groups = 6, eps = 0.01, has_weight = "
      "1} %2 = mul(%1, %m) %3 = silu(%2) return %3 }",

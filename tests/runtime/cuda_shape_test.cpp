@@ -140,11 +140,14 @@ TEST(CudaShape, TotalsOfLongRowsFillTheDevice) {
 
 // What `fuse` takes for a row that a block holds.
 TEST(CudaShape, RowsWithSumsOnTheSideAreHeld) {
-  const WithSides kernel(
-      "graph(%x: f32[2048, 16384], %w: f32[16384]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1} "
-      "return %1 }",
-      {"x", "w"});
-  EXPECT_NE(kernel.planned(1).variant.items, 0);
+  for (const char* text :
+       {"graph(%x: f32[2048, 8192], %w: f32[8192], %b: f32[8192]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = 0.01, "
+        "has_weight = 1, has_bias = 1} %2 = gelu(%1) {approximate = \"none\"} return %2 }",
+        "graph(%x: bf16[2048, 8192], %w: f32[8192], %b: f32[8192]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = "
+        "0.01, has_weight = 1, has_bias = 1} %2 = silu(%1) return %2 }",
+        "graph(%x: f32[2048, 2047], %w: f32[2047], %b: f32[2047]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = 0.01, "
+        "has_weight = 1, has_bias = 1} %2 = silu(%1) return %2 }"})
+    EXPECT_NE(WithSides(text, {"x", "w", "b"}).planned(1).variant.items, 0) << text;
 }
 
 // One block more than fit at a time, and the kernel takes twice as long.
@@ -291,6 +294,19 @@ TEST(CudaShape, FewRowsOfColumnsAreThoseOfAWarp) {
     EXPECT_EQ(c.threads, threads) << rows;
     EXPECT_EQ(c.variant.items, rows <= 16 ? 4 : 8) << rows;
     EXPECT_EQ(c.lanes * c.variant.vector * 4, 128) << rows;
+  }
+}
+
+// Blocks are no larger than they were for vectors of fewer bytes: their memory is what several operands share.
+TEST(CudaShape, ColumnsOfSingleElementsFitBesideOthers) {
+  for (const int rows : {257, 1024}) {
+    const Program program = fused("graph(%x: f32[" + std::to_string(rows) +
+                                      ", 4097]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }",
+                                  {}, true);
+    const Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+    const auto c = rules.planned();
+    EXPECT_NE(c.variant.items, 0);
+    EXPECT_EQ(c.threads, 256) << rows;
   }
 }
 
