@@ -167,6 +167,16 @@ def test_every_entry_of_the_table_is_in_its_text(name, cuda_texts):
                 assert f" {kernel}{entry}(const Args a)" in text
 
 
+def test_columns_of_few_rows_at_capture(tmp_path):
+    """More rows than those are held in registers, too."""
+    path = tmp_path / "model.py"
+    body = "    def forward(self, x):\n        return torch.softmax(x * 2, 1)\n"
+    path.write_text(HEAD + body + TAIL.replace("4, 8", "2, 16, 64"))
+    (kernel, _, ways), *_ = executed(emit(models.load(path), backend="cuda").text)["_TABLE"]
+    assert kernel.startswith("fw_column")
+    assert {4, 8} <= {defines["ITEMS"] for _, _, _, defines in ways}
+
+
 def test_it_reads_well(cuda_texts):
     """The explanation at the top; above each kernel its formula and the user's lines; each text once."""
     text = cuda_texts[showcase.GROUP_NORM]
