@@ -2,18 +2,12 @@
 // stay and get their pieces by bulk copies, a stretch for each block, dealt out in turn, or the next one to whoever is
 // free. Before each sample 256 MB are written.
 //   nvcc -O3 -std=c++17 -arch=sm_90a memory_floors.cu -o memory_floors && ./memory_floors
-#include <cuda_runtime.h>
 #include <algorithm>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <vector>
-typedef unsigned long long u64;
-#define CK(e) do { cudaError_t e_ = (e); if (e_ != cudaSuccess) { printf("CUDA error %s line %d: %s\n", #e, __LINE__, cudaGetErrorString(e_)); exit(1);} } while (0)
+
+#include "batch_norm_on_chip.cuh"  // barriers, errors
+
 constexpr size_t BYTES = (size_t)65536 * 512 * 4;
-__device__ __forceinline__ uint32_t sptr(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void mbar_init(uint64_t* m, int n) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sptr(m)), "r"(n) : "memory"); }
-__device__ __forceinline__ void mbar_expect(uint64_t* m, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sptr(m)), "r"(bytes) : "memory"); }
 __device__ __forceinline__ void mbar_arrive(uint64_t* m) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sptr(m)) : "memory"); }
 __device__ __forceinline__ void mbar_wait(uint64_t* m, uint32_t par) {
   asm volatile("{\n .reg .pred p;\n W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra D;\n bra W;\n D:\n}" ::"r"(sptr(m)), "r"(par) : "memory");

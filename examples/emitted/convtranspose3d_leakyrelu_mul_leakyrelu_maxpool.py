@@ -2110,6 +2110,8 @@ struct LaunchChoice {
   int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
 };
 
+constexpr int64_t worth_a_block = 8;  // vectors of a split row for each of its threads
+
 class CudaRules {
  public:
   struct Variant {
@@ -2134,15 +2136,15 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, stretch = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, stretch, line, tiles, side_parts, total_parts, side_blocks,
-                      anchors_together, cluster);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
+                      cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -2166,6 +2168,8 @@ class CudaRules {
     // Each block of the next sweep would add up all partial sums of sweep p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
+    // Of a split row, for a block of a sweep that leaves no sums.
+    int64_t stretch() const { return worth_a_block * team; }
     int64_t spread() const { return variant.cluster ? cluster : 1; }  // blocks that a team is spread over
     int64_t teams_in_block() const { return threads * spread() / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {
@@ -2510,13 +2514,10 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
 // each has enough to do to be worth it. A sweep that leaves no sums has as many blocks as are worth it.
-constexpr int64_t worth_a_block = 8;  // vectors for a thread
-
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
-  const int64_t most = c.elements / (worth_a_block * c.team);
+  const int64_t most = c.elements / c.stretch();
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
-  c.stretch = worth_a_block * c.team;
   c.rows = rows;
   c.blocks = rows * c.splits;
 }
@@ -2785,8 +2786,8 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch(), c.line,
+                        c.tiles, c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
@@ -2822,7 +2823,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
       const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
-      start(c, entry("_phase", p), in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch), 1));
+      start(c, entry("_phase", p),
+            in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch()), 1));
       if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);

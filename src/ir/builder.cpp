@@ -133,17 +133,13 @@ void Builder::unify(const Size& a, const Size& b, const std::string& what) {
   // Give up on other sizes: every symbol involved becomes the number it is here.
   std::set<std::string> symbols;
   difference.collect_symbols(symbols);
-  for (const std::string& symbol : symbols)
-    require(!graph_.dynamic.count(symbol), what, ": cannot tell whether ", a.str(), " equals ", b.str());
+  require(!graph_.may_change(difference), what, ": cannot tell whether ", a.str(), " equals ", b.str());
   for (const std::string& symbol : symbols) substitute(symbol, graph_.hints.at(symbol));
 }
 
 int64_t Builder::specialise(const Size& size, const std::string& what) {
   if (auto constant = size.constant()) return *constant;
-  std::set<std::string> symbols;
-  size.collect_symbols(symbols);
-  for (const std::string& symbol : symbols)
-    require(!graph_.dynamic.count(symbol), what, ": size ", size.str(), " must be known when compiling");
+  require(!graph_.may_change(size), what, ": size ", size.str(), " must be known when compiling");
   int64_t value = graph_.hint(size);
   unify(size, value, what);
   return value;

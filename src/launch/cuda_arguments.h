@@ -207,8 +207,8 @@ inline std::vector<char> CudaRules::pack(const Call& c) const {
   for (int64_t size : c.g.sizes) put(size);
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(static_cast<void*>(nullptr));
   for (size_t p = 0; p < std::max<size_t>(c.partial.size(), 1); ++p) put(c.merged(p) ? int64_t{1} : c.splits);
-  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch, c.line, c.tiles,
-                        c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
+  for (int64_t value : {c.anchors, c.walked, c.parts, c.share, c.elements, c.rows, c.splits, c.stretch(), c.line,
+                        c.tiles, c.side_parts, c.total_parts, c.side_blocks, cache_policy(c)})
     put(value);
   auto divider = [&](int64_t n) { put(make_divider(static_cast<uint32_t>(std::clamp<int64_t>(n, 1, narrow_limit)))); };
   for (int64_t size : c.g.sizes) divider(size);
@@ -244,7 +244,8 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     merge.team = merge.threads / merge.lanes;
     for (int p = 0; p < walking.stages; ++p) {
       const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
-      start(c, entry("_phase", p), in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch), 1));
+      start(c, entry("_phase", p),
+            in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch()), 1));
       if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
     }
     if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);

@@ -23,6 +23,8 @@ struct LaunchChoice {
   int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
 };
 
+constexpr int64_t worth_a_block = 8;  // vectors of a split row for each of its threads
+
 class CudaRules {
  public:
   struct Variant {
@@ -47,15 +49,15 @@ class CudaRules {
     int64_t partial_lanes = 1;  // of the launch that leaves partial sums
     int64_t blocks = 1;
     bool split = false;
-    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1, stretch = 1;
+    int64_t anchors = 1, walked = 1, parts = 1, share = 1, elements = 1, rows = 1, splits = 1;
     int64_t line = 1, tiles = 1;
     int64_t side_parts = 1, total_parts = 1, side_blocks = 1;
     int64_t anchors_together = 1;  // teams of a warp at neighbouring anchors
     int64_t cluster = 1;           // blocks that a team is spread over, or that add up their sums on the side
     auto key() const {
       return std::tie(variant, threads, team, lanes, partial_lanes, blocks, split, anchors, walked, parts, share,
-                      elements, rows, splits, stretch, line, tiles, side_parts, total_parts, side_blocks,
-                      anchors_together, cluster);
+                      elements, rows, splits, line, tiles, side_parts, total_parts, side_blocks, anchors_together,
+                      cluster);
     }
     bool operator==(const Shape& o) const { return key() == o.key(); }
   };
@@ -79,6 +81,8 @@ class CudaRules {
     // Each block of the next pass would add up all partial sums of pass p: many of them are added up once, before it.
     bool merged(size_t p) const { return splits > 16 && p + 1 < partial.size() && partial[p]; }
 
+    // Of a split row, for a block of a pass that leaves no sums.
+    int64_t stretch() const { return worth_a_block * team; }
     int64_t spread() const { return variant.cluster ? cluster : 1; }  // blocks that a team is spread over
     int64_t teams_in_block() const { return threads * spread() / (team * lanes); }
     const std::vector<std::vector<int64_t>>& sums(const KernelLoops& code) const {

@@ -246,12 +246,10 @@ inline void CudaRules::share_rows(Call& c, int64_t anchors, int64_t most_parts, 
 
 // The blocks that share a long row: as many as the device works on at a time, so that there is no last wave of a few;
 // each has enough to do to be worth it. A pass that leaves no sums has as many blocks as are worth it.
-constexpr int64_t worth_a_block = 8;  // vectors for a thread
 inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
-  const int64_t most = c.elements / (worth_a_block * c.team);
+  const int64_t most = c.elements / c.stretch();
   const int64_t blocks = c.processors * std::max(resident_blocks(c, "_phase0"), 1);
   c.splits = std::clamp<int64_t>(scaled(blocks, scale) / std::max<int64_t>(rows, 1), 1, std::max<int64_t>(most, 1));
-  c.stretch = worth_a_block * c.team;
   c.rows = rows;
   c.blocks = rows * c.splits;
 }

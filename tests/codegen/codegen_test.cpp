@@ -119,16 +119,6 @@ TEST(KernelText, SymbolNamesDoNotMatter) {
             text_of_all(kernels_of("graph(%y: f32[rows, columns]) { %1 = softmax(%y) {dim = 1} return %1 }")));
 }
 
-// Through the whole pipeline, with the gradients of all inputs or of none.
-Program program_for_cuda(const char* text, bool gradients) {
-  Program program;
-  program.forward = parse(text);
-  program.wrt.assign(program.forward.inputs.size(), gradients);
-  program.options.cuda = true;
-  run_pipeline(program);
-  return program;
-}
-
 int count_of(const std::string& what, const std::string& text) {
   int count = 0;
   for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++count;
@@ -137,7 +127,7 @@ int count_of(const std::string& what, const std::string& text) {
 
 // Every kernel of the walking variant stands in one of its parts.
 TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
-  const Program program = program_for_cuda("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }", false);
+  const Program program = fused("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }", {}, true);
   const CudaCode code = emit_cuda(program.forward, program.forward_fusion.groups[0].kernel).cuda;
   auto kernels_in = [](const std::string& text) { return count_of("__global__", text); };
   EXPECT_EQ(kernels_in(code.walking_parts.whole_rows), 1);
@@ -150,7 +140,7 @@ TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
 // apart.
 TEST(KernelText, ColumnsAreComputedBetweenWaits) {
   const Program program =
-      program_for_cuda("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.1} %2 = silu(%1) return %2 }", true);
+      fused("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.1} %2 = silu(%1) return %2 }", {"x"}, true);
   const std::string forward = emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel).text;
   const std::string backward = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel).text;
   EXPECT_NE(forward.find("fw::copy_async_wait<"), std::string::npos);
@@ -163,10 +153,10 @@ TEST(KernelText, ColumnsAreComputedBetweenWaits) {
 // The values of columns in registers are worked out once for each column by a warp, and told; those that elements are
 // not computed from are not. A kernel that walks over its columns has each thread work out all of its own.
 TEST(KernelText, ValuesOfColumnsAreWorkedOutOnceAndTold) {
-  const Program program = program_for_cuda(
+  const Program program = fused(
       "graph(%x: f32[n, c], %w: f32[c]) { %1 = batch_norm(%x, %w) {eps = 0.1, has_weight = 1} %2 = silu(%1) return %2 "
       "}",
-      true);
+      {"x", "w"}, true);
   const KernelCode code = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel);
   const auto body_of = [](const std::string& text, const std::string& name) {
     const size_t begin = text.find("FW_FN void " + name + "(");
@@ -188,10 +178,10 @@ TEST(KernelText, ValuesOfColumnsAreWorkedOutOnceAndTold) {
 // would not move it across; and the loads of the next row stand in front of the branch that keeps them above the work
 // on this one.
 TEST(KernelText, SumsOnTheSideTakeProductsAndTheNextRowIsAskedForFirst) {
-  const Program program = program_for_cuda(
+  const Program program = fused(
       "graph(%x: f32[n, 64], %w: f32[64]) { %1 = group_norm(%x, %w) {groups = 4, eps = 0.1, has_weight = 1} return %1 "
       "}",
-      true);
+      {"x", "w"}, true);
   std::string text;
   for (const auto& group : program.backward_fusion.groups)
     if (KernelCode code = emit_cuda(program.backward, group.kernel); !code.cuda.position_side.empty())
@@ -218,7 +208,7 @@ TEST(KernelText, EveryCudaKernelWaitsFirst) {
       "= 0} return %1 }"};
   std::map<std::string, int> kinds;
   for (const char* graph : graphs) {
-    const Program program = program_for_cuda(graph, true);
+    const Program program = fused(graph, {"x", "y", "m", "w"}, true);
     std::string texts;
     for (const auto& [graph_of, fusion] :
          {std::pair(&program.forward, &program.forward_fusion), std::pair(&program.backward, &program.backward_fusion)})

@@ -121,8 +121,8 @@ TEST(CudaShape, PassesWithoutSumsHaveManyBlocks) {
     EXPECT_LE(launches[0].blocks, 2 * 132);
     const auto& last =
         *std::find_if(launches.begin(), launches.end(), [](const auto& l) { return l.entry.ends_with("_phase1"); });
-    EXPECT_GE(last.blocks / c.rows * c.stretch, rows);
-    EXPECT_LT((last.blocks / c.rows - 1) * c.stretch, rows);
+    EXPECT_GE(last.blocks / c.rows * c.stretch(), rows);
+    EXPECT_LT((last.blocks / c.rows - 1) * c.stretch(), rows);
     EXPECT_GE(last.blocks, 2 * launches[0].blocks);
   }
 }
