@@ -7,6 +7,7 @@
 //   different_iteration_space  the sizes of one do not map onto the loops of the other
 //   different_reduction        both reduce, but over different dimensions
 //   large_partial_sums         likewise, and partial sums would move more memory than reading the data again
+//   different_memory_order     what moves along rows, and memory that lies along something else
 //   reshape_boundary           a reshape splits dimensions in a way that is no product of loops
 //   window_overlap             windows overlap, and the chain before them costs more than reading it back
 //   window_dimension           a window must run over a loop of its own
@@ -310,7 +311,7 @@ class KernelBuilder {
     Value operand = node.operands[0];
     const Shape& shape = graph().shape(operand);
     const Ints& reduced_dims = node.ints("dims");
-    bool has_reduction = std::any_of(kernel_.axes.begin(), kernel_.axes.end(), [](const Axis& a) { return a.reduced; });
+    bool has_reduction = kernel_.reduces();
     bool fresh = kernel_.axes.empty();
     Dims dims;
     if (fresh) {
@@ -331,6 +332,7 @@ class KernelBuilder {
       for (size_t d = 0; d < dims.size(); ++d)
         for (int a : dims[d]) side |= axis(a).reduced != is_reduced(d);
       if (side && (node.op != Op::sum || !is_float(node.type.dtype))) throw StopFusing{"different_reduction"};
+      if (side && !lies_along_rows()) throw StopFusing{"different_memory_order"};
       if (side && world_.cuda && leaves_large_sums(dims, is_reduced, size_of(graph().dtype(operand))))
         throw StopFusing{"large_partial_sums"};
     } else {
@@ -348,6 +350,17 @@ class KernelBuilder {
     int step = add_step(Step::Role::reduce, v, std::move(own), {inner});
     kernel_.steps[static_cast<size_t>(step)].side = side;
     return step;
+  }
+
+  // Only rows have sums on the side (schedule/row.cpp), and only what lies along them is read as a whole.
+  bool lies_along_rows() const {
+    std::vector<int> largest;
+    for (const Step& step : kernel_.steps) {
+      if (step.role != Step::Role::load) continue;
+      std::vector<int> own = loops_in_memory(graph(), kernel_, step);
+      if (own.size() > largest.size()) largest = std::move(own);
+    }
+    return largest.empty() || kernel_.axes[static_cast<size_t>(largest.back())].reduced;
   }
 
   // On a GPU: sums that vary along a row stay in the registers of a block that holds rows, and go to memory once for
@@ -443,7 +456,9 @@ class KernelBuilder {
 
 class Fuser {
  public:
-  Fuser(const Graph& graph, bool cuda) : graph_(graph), world_{graph, {}, {}, cuda} {}
+  // `apart`: values that no kernel with a reduction may write (passes/straighten.cpp).
+  Fuser(const Graph& graph, bool cuda, std::set<Value> apart)
+      : graph_(graph), world_{graph, {}, {}, cuda}, apart_(std::move(apart)) {}
 
   Fusion run() {
     std::vector<bool> is_output(graph_.nodes.size());
@@ -493,8 +508,7 @@ class Fuser {
   // A launch for one number costs as much as one for a thousand: a kernel that has rows does it on the way.
   void place_counter(Value v) {
     for (int g = 0; g < static_cast<int>(groups_.size()); ++g) {
-      const std::vector<Axis>& axes = groups_[static_cast<size_t>(g)].kernel.axes;
-      if (std::none_of(axes.begin(), axes.end(), [](const Axis& a) { return a.reduced; })) continue;
+      if (!groups_[static_cast<size_t>(g)].kernel.reduces()) continue;
       KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
       try {
         int step = builder.add_once(v);
@@ -548,10 +562,7 @@ class Fuser {
     for (int attempt = 0;; ++attempt) {
       require(attempt < 64, graph_.describe(v), ": could not be given a kernel");
       try {
-        if (join(v)) return;
-        KernelBuilder builder(world_, {}, static_cast<int>(groups_.size()));
-        int step = builder.add_item(v);
-        commit(static_cast<int>(groups_.size()), builder.take(), v, step);
+        if (!join(v)) start(v);
         return;
       } catch (const StopFusing& stop) {
         if (stop.culprit < 0) fail(graph_.describe(v), ": ", stop.reason);
@@ -569,16 +580,25 @@ class Fuser {
 
   // A copy into another memory order. Whoever needs both orders in a reduction reads the copy.
   void place_alone(Value v) {
+    start(v);
+    alone_.insert(world_.home[v]);
+  }
+
+  void start(Value v) {
     KernelBuilder builder(world_, {}, static_cast<int>(groups_.size()));
     int step = builder.add_item(v);
     commit(static_cast<int>(groups_.size()), builder.take(), v, step);
-    alone_.insert(world_.home[v]);
+    if (apart_.count(v)) tiled_.insert(world_.home[v]);
   }
 
   // Latest kernel first: it is the one that computes what v needs, or reads what v reads.
   bool join(Value v) {
     for (int g = static_cast<int>(groups_.size()); g-- > 0;) {
       if (groups_[static_cast<size_t>(g)].library || alone_.count(g)) continue;
+      if ((apart_.count(v) != 0) != (tiled_.count(g) != 0)) {
+        if (depends_on(v, g)) note("different_memory_order", v, "not in the kernel that computes its operand");
+        continue;
+      }
       KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
       try {
         int step = builder.add_item(v);
@@ -700,7 +720,9 @@ class Fuser {
   World world_;
   std::vector<Group> groups_;
   std::map<Value, int> made_by_;  // step of its home's kernel
-  std::set<int> alone_;           // groups that nothing else joins
+  const std::set<Value> apart_;
+  std::set<int> alone_;  // groups that nothing else joins
+  std::set<int> tiled_;  // groups of such values, which nothing else joins
   std::vector<Stop> stops_;
 };
 
@@ -717,10 +739,14 @@ static void copy_returned_inputs(Graph& graph) {
   }
 }
 
+Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart) {
+  return Fuser(graph, options.cuda, apart).run();
+}
+
 void fuse(Program& program) {
   copy_returned_inputs(program.forward);
-  program.forward_fusion = Fuser(program.forward, program.options.cuda).run();
-  if (!program.backward.outputs.empty()) program.backward_fusion = Fuser(program.backward, program.options.cuda).run();
+  program.forward_fusion = group_into_kernels(program.forward, program.options);
+  if (!program.backward.outputs.empty()) program.backward_fusion = group_into_kernels(program.backward, program.options);
 }
 
 }  // namespace fusewright

@@ -51,7 +51,12 @@ struct Step {
 struct Kernel {
   std::vector<Axis> axes;
   std::vector<Step> steps;  // operands first
+
+  bool reduces() const;
 };
+
+// The loops along which a loaded or stored value moves, outermost in memory first.
+std::vector<int> loops_in_memory(const Graph& graph, const Kernel& kernel, const Step& step);
 
 // Why a value was not computed where it is used. The names are stable: explain prints them, tests match them.
 struct Stop {

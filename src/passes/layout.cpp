@@ -50,6 +50,14 @@ void propagate(Graph& graph) {
   keep_saved_orders(graph);
 }
 
+// Kernels write results as they are asked for. (A library chooses; what was given stays.)
+void settle_results(Graph& graph) {
+  for (const Output& output : graph.outputs) {
+    Node& node = graph[output.value];
+    if (node.kind() != Kind::source && node.kind() != Kind::contraction) node.type.order = output.order;
+  }
+}
+
 // ---- the choice of channels last ---------------------------------------------------------------------------------
 
 // A tensor whose image is one pixel lies both ways.
@@ -183,16 +191,7 @@ class Relayout {
     return copied(b, v, order);
   }
 
-  Value copied(Builder& b, Value v, const Order& order) {
-    auto [known, fresh] = copies_.try_emplace({v, order}, -1);
-    if (!fresh) return known->second;
-    Graph& graph = b.graph();
-    Type type = graph.type(v);
-    type.order = order;
-    const int origin = graph.add_origin({order == channels_last ? "channels_last" : "contiguous", ""});
-    graph.nodes.push_back({Op::cast, {v}, {{"dtype", type.dtype}}, type, origin});
-    return known->second = static_cast<Value>(graph.nodes.size()) - 1;
-  }
+  Value copied(Builder& b, Value v, const Order& order) { return layout_copy(b.graph(), v, order, copies_); }
 
   // A reduction whose operands lie in both orders reads those that are row-major as copies.
   void find_mixtures() {
@@ -264,6 +263,17 @@ bool is_layout_copy(const Graph& graph, Value v) {
   return graph[v].op == Op::cast && graph.dtype(graph[v].operands[0]) == graph.dtype(v);
 }
 
+Value layout_copy(Graph& graph, Value v, const Order& order, std::map<std::pair<Value, Order>, Value>& known) {
+  auto [copy, fresh] = known.try_emplace({v, order}, -1);
+  if (!fresh) return copy->second;
+  Type type = graph.type(v);
+  type.order = order;
+  const char* name = order == channels_last ? "channels_last" : order.empty() ? "contiguous" : "permuted";
+  const int origin = graph.add_origin({name, ""});
+  graph.nodes.push_back({Op::cast, {v}, {{"dtype", type.dtype}}, type, origin});
+  return copy->second = static_cast<Value>(graph.nodes.size()) - 1;
+}
+
 void layout(Program& program) {
   const bool choose = program.options.cuda && !disabled_rules(program.options).count("channels_last");
   propagate(program.forward);
@@ -276,6 +286,8 @@ void layout(Program& program) {
   }
   propagate(program.backward);
   if (choose) chosen |= choose_channels_last(program.backward, program.options, chosen);
+  settle_results(program.forward);
+  settle_results(program.backward);
   if (chosen) program.rewrites.push_back("channels_last");
 }
 

@@ -28,6 +28,7 @@ constexpr Pass passes[] = {
     {"simplify", simplify},
     {"layout", layout},
     {"fuse", fuse},
+    {"straighten", straighten},
     {"update", update},
 };
 

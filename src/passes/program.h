@@ -1,4 +1,5 @@
 #pragma once
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -51,6 +52,12 @@ std::set<std::string> disabled_rules(const Options& options);
 // A value once more in another memory order (layout.cpp): always in a kernel of its own.
 bool is_layout_copy(const Graph& graph, Value v);
 
+// `v` in another memory order; equal ones are one, if they are made with the same `known`.
+Value layout_copy(Graph& graph, Value v, const Order& order, std::map<std::pair<Value, Order>, Value>& known);
+
+// The kernels of a graph (fuse.cpp). Values that are `apart` are written by kernels without a reduction.
+Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart = {});
+
 // Each pass changes the program in place; pipeline.cpp runs them in this order.
 void decompose(Program& program);
 void simplify(Program& program);
@@ -59,6 +66,7 @@ void differentiate(Program& program);
 void remember(Program& program);
 void layout(Program& program);
 void fuse(Program& program);
+void straighten(Program& program);
 void update(Program& program);
 
 // All of them. FUSEWRIGHT_DUMP=passes prints the graph and the time after each; debug builds verify after each.

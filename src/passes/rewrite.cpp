@@ -324,17 +324,25 @@ constexpr Rule rules[] = {
      term_joins_its_multiple},
 };
 
+// Choices of other passes (layout.cpp, straighten.cpp) that have names of the same kind.
+constexpr struct {
+  const char *name, *meaning;
+} choices[] = {
+    {"channels_last", "convolutions run in channels last, where the library is faster"},
+    {"one_memory_order", "a kernel with a reduction reads and writes in one memory order; the rest is copied or left to "
+                         "a pointwise kernel"},
+};
+
 // A name that is misspelt switches nothing off: say so, once for each in a process.
 void warn_if_unknown(const std::string& name) {
-  if (std::any_of(std::begin(rules), std::end(rules), [&](const Rule& rule) { return name == rule.name; })) return;
-  if (name == "channels_last") return;  // the choice of the layout pass
+  if (!meaning_of_rule(name).empty()) return;
   static std::mutex mutex;
   static std::set<std::string> said;
   std::lock_guard<std::mutex> lock(mutex);
   if (!said.insert(name).second) return;
   std::string known;
-  for (const Rule& rule : rules) known += std::string(rule.name) + ", ";
-  known += "channels_last";
+  for (const Rule& rule : rules) known += (known.empty() ? "" : ", ") + std::string(rule.name);
+  for (const auto& choice : choices) known += ", " + std::string(choice.name);
   log(LogLevel::warning, "FUSEWRIGHT_DISABLE: no rewrite rule '" + name + "'; known: " + known);
 }
 
@@ -343,7 +351,8 @@ void warn_if_unknown(const std::string& name) {
 std::string meaning_of_rule(const std::string& name) {
   for (const Rule& rule : rules)
     if (name == rule.name) return rule.meaning;
-  if (name == "channels_last") return "convolutions run in channels last, where the library is faster";
+  for (const auto& choice : choices)
+    if (name == choice.name) return choice.meaning;
   return {};
 }
 

@@ -18,26 +18,13 @@ bool varies(const Step& step, int axis) {
 
 namespace {
 
-// The loops that an operand moves along, outermost in memory first.
-std::vector<int> loops_of(const Graph& graph, const Kernel& kernel, const Step& step) {
-  std::vector<int> order;
-  const Type& type = graph.type(step.value);
-  for (int d = 0; d < type.rank(); ++d) {
-    int dim = type.order.empty() ? d : type.order[static_cast<size_t>(d)];
-    for (int a : step.dims[static_cast<size_t>(dim)])
-      if (!kernel.axes[static_cast<size_t>(a)].tap && std::find(order.begin(), order.end(), a) == order.end())
-        order.push_back(a);
-  }
-  return order;
-}
-
 // Bytes of the operands with as many loops that lie along `innermost`, then smaller operands that do not move there.
 std::pair<int64_t, int64_t> worth_of(const Graph& graph, const Kernel& kernel, size_t loops, int innermost) {
   std::pair<int64_t, int64_t> worth{0, 0};
   for (const Step& step : kernel.steps) {
     const int times = (step.role == Step::Role::load) + step.stored;
     if (times == 0) continue;
-    const std::vector<int> own = loops_of(graph, kernel, step);
+    const std::vector<int> own = loops_in_memory(graph, kernel, step);
     if (own.size() == loops && own.back() == innermost) worth.first += times * size_of(graph.dtype(step.value));
     if (own.size() < loops) worth.second += !varies(step, innermost);
   }
@@ -54,7 +41,7 @@ std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles
   std::pair<int64_t, int64_t> best;
   for (const Step& step : kernel.steps) {
     if (step.role != Step::Role::load && !step.stored) continue;
-    std::vector<int> own = loops_of(graph, kernel, step);
+    std::vector<int> own = loops_in_memory(graph, kernel, step);
     if (own.empty() || own.size() < order.size()) continue;
     const auto worth = tiles ? worth_of(graph, kernel, own.size(), own.back()) : best;
     if (own.size() == order.size() && worth <= best) continue;

@@ -253,8 +253,8 @@ TEST(CudaShape, ClustersHoldMoreColumns) {
 
 // Threads of a warp share out the columns of their vectors: there are no more of them side by side than it has threads.
 TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
-  for (const std::string& type : {"f32", "f16", "f64"})
-    for (const std::string& rows : {"16", "200", "1024"}) {
+  for (const std::string type : {"f32", "f16", "f64"})
+    for (const std::string rows : {"16", "200", "1024"}) {
       const Program program = fused(
           "graph(%x: " + type + "[" + rows + ", 4096]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }",
           {}, true);
@@ -265,7 +265,9 @@ TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
       EXPECT_EQ(c.team * c.lanes, c.threads);
       EXPECT_GE(c.team, c.variant.vector);
       const int too_many = static_cast<int>(64 / c.variant.vector);
-      if (rows == "16") EXPECT_FALSE(rules.with_lanes(too_many, 128)) << type;
+      if (rows == "16") {
+        EXPECT_FALSE(rules.with_lanes(too_many, 128)) << type;
+      }
     }
 }
 
