@@ -237,7 +237,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][3])), out1);
@@ -350,7 +350,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][3])), out1);
@@ -457,7 +457,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][3])), out1);
@@ -570,7 +570,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][3])), out1);
@@ -1258,7 +1258,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
@@ -1371,7 +1371,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
@@ -1478,7 +1478,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
@@ -1591,7 +1591,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(fw::convert<float>(v0));
+    const float v1 = fw::as_stored<float, float>(v0);
     out1[i] = fw::convert<float>(v1);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
@@ -2017,6 +2017,19 @@ struct bfloat16 {
 
 FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
 
+// To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
+#if FW_CUDA && !defined(FW_EMULATOR)
+FW_FN float to_float(half h) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
+  return r;
+}
+FW_FN half to_half(float x) {
+  half r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
 FW_FN float to_float(half h) {
   const u32 magnitude = u32(h.bits & 0x7fff) << 13;
   const u32 rebased = magnitude + ((127 - 15) << 23);
@@ -2027,14 +2040,6 @@ FW_FN float to_float(half h) {
   const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
   return float_of(value | (u32(h.bits & 0x8000) << 16));
 }
-
-// Nearest, ties to even; any NaN becomes the quiet NaN that PyTorch writes.
-FW_FN bfloat16 to_bfloat16(float x) {
-  const u32 b = bits_of(x);
-  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
-}
-
 FW_FN half to_half(float x) {
   const u32 b = bits_of(x);
   const u32 magnitude = b & 0x7fffffff;
@@ -2046,6 +2051,21 @@ FW_FN half to_half(float x) {
   const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
   return {u16(value | (b >> 16 & 0x8000))};
 }
+#endif
+
+#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+FW_FN bfloat16 to_bfloat16(float x) {
+  bfloat16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
+FW_FN bfloat16 to_bfloat16(float x) {
+  const u32 b = bits_of(x);
+  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+}
+#endif
 
 template <class A, class B>
 struct same {
@@ -2078,6 +2098,24 @@ FW_FN To convert(From v) {
   } else {
     return static_cast<To>(v);
   }
+}
+
+// A value as it is read back after it has been stored as a `Storage`.
+template <class Storage, class Register, class From>
+FW_FN Register as_stored(From v) {
+#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+  // One at a time is a slow instruction of another unit: two at a time, of which one is nothing.
+  if constexpr (same<Storage, bfloat16>::value && same<From, float>::value && same<Register, float>::value) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v), "f"(0.0f));
+    return float_of(pair);  // the upper half of a float
+  } else if constexpr (same<Storage, half>::value && same<From, float>::value && same<Register, float>::value) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(v));
+    return to_float(half{u16(pair)});
+  } else
+#endif
+    return convert<Register>(convert<Storage>(v));
 }
 
 template <class T>
@@ -2161,6 +2199,12 @@ FW_FN T residual(T a, T q, T d) {
   return (a - p) - product_error(q, d, p);
 #endif
 }
+
+// An unevaluated sum.
+template <class T>
+struct pair {
+  T hi, lo;
+};
 
 // c0 + c1 x + c2 x^2 + ...
 template <class T>
@@ -3454,17 +3498,10 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
   if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed, as long as they have enough to
-  // read: while a block works on a row, the next one arrives. With sums on the side every team more costs a buffer.
-  constexpr int64_t enough = 16 << 10;  // bytes
+  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
+  // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
-  bool planned = plan(c, choice);
-  const auto bytes = [&] { return c.share * c.teams_in_block() * c.elements * c.variant.vector * (16 / widest_); };
-  while (planned && choice.items != 1 && choice.scale > 0 && bytes() < enough) {
-    --choice.scale;
-    planned = plan(c, choice);
-  }
-  if (planned) return choice;
+  if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;

@@ -636,26 +636,68 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     w2[i] = 0.0f;
   }
   if (inside) {
+    if constexpr (V % 2 == 0) {
 #pragma unroll
-    for (int k5 = 0; k5 < 2; ++k5) {
-      const index u5 = at.c2 + 0 - k5 * 1;
-      const index t5 = static_cast<index>(fw::unsigned_of(u5) / 2u);
-      if (u5 < 0 || fw::unsigned_of(u5) % 2u != 0 || t5 >= static_cast<index>(a.sizes[5])) continue;
+      for (int k5 = 0; k5 < 2; ++k5) {
+        const index u5 = at.c2 + 0 - k5 * 1;
+        const index t5 = static_cast<index>(fw::unsigned_of(u5) / 2u);
+        if (u5 < 0 || fw::unsigned_of(u5) % 2u != 0 || t5 >= static_cast<index>(a.sizes[5])) continue;
 #pragma unroll
-      for (int k6 = 0; k6 < 2; ++k6) {
-        const index u6 = at.c3 + 0 - k6 * 1;
-        const index t6 = static_cast<index>(fw::unsigned_of(u6) / 2u);
-        if (u6 < 0 || fw::unsigned_of(u6) % 2u != 0 || t6 >= static_cast<index>(a.sizes[6])) continue;
+        for (int k6 = 0; k6 < 2; ++k6) {
+          const index u6 = at.c3 + 0 - k6 * 1;
+          const index t6 = static_cast<index>(fw::unsigned_of(u6) / 2u);
+          if (u6 < 0 || fw::unsigned_of(u6) % 2u != 0 || t6 >= static_cast<index>(a.sizes[6])) continue;
+          constexpr int last = (V - 1 + 0) / 2, windows = last < 0 ? 1 : last - (0) + 1;
+          const index first = static_cast<index>(fw::unsigned_of((at.pos + 0)) / 2u) + (0);
+          float tap0[windows];
+          fw::load_span<1, false>(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]), first, a.sizes[7], a.strides[0][7], a.reads, tap0);
+          fw::u8 tap1[windows];
+          fw::load_span<1, false>(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]), first, a.sizes[7], a.strides[1][7], a.reads, tap1);
+          float given[windows];
+          int winner[windows];
 #pragma unroll
-        for (int i = 0; i < V; ++i) {
+          for (int j = 0; j < windows; ++j) {
+            const index t7 = first + j;
+            const float v0 = fw::convert<float>(tap0[j]);
+            const int v1 = fw::convert<int>(tap1[j]);
+            given[j] = t7 >= 0 && t7 < static_cast<index>(a.sizes[7]) ? v0 : 0.0f;
+            winner[j] = v1;
+          }
 #pragma unroll
-          for (int k7 = 0; k7 < 2; ++k7) {
-            const index u7 = (at.pos + i) + 0 - k7 * 1;
-            const index t7 = static_cast<index>(fw::unsigned_of(u7) / 2u);
-            if (u7 < 0 || fw::unsigned_of(u7) % 2u != 0 || t7 >= static_cast<index>(a.sizes[7])) continue;
-            const float v0 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads));
-            const int v1 = fw::convert<int>(fw::load(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]) + t7 * static_cast<index>(a.strides[1][7]), a.reads));
-            w2[i] += v1 == static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) ? v0 : 0.0f;
+          for (int i = 0; i < V; ++i) {
+#pragma unroll
+            for (int k7 = 0; k7 < 2; ++k7) {
+              const int n = i + 0 - k7 * 1;
+              if (n % 2 != 0) continue;
+              const int j = n / 2 - (0);
+              w2[i] += winner[j] == static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) ? given[j] : 0.0f;
+            }
+          }
+        }
+      }
+    }
+    else {
+#pragma unroll
+      for (int k5 = 0; k5 < 2; ++k5) {
+        const index u5 = at.c2 + 0 - k5 * 1;
+        const index t5 = static_cast<index>(fw::unsigned_of(u5) / 2u);
+        if (u5 < 0 || fw::unsigned_of(u5) % 2u != 0 || t5 >= static_cast<index>(a.sizes[5])) continue;
+#pragma unroll
+        for (int k6 = 0; k6 < 2; ++k6) {
+          const index u6 = at.c3 + 0 - k6 * 1;
+          const index t6 = static_cast<index>(fw::unsigned_of(u6) / 2u);
+          if (u6 < 0 || fw::unsigned_of(u6) % 2u != 0 || t6 >= static_cast<index>(a.sizes[6])) continue;
+#pragma unroll
+          for (int i = 0; i < V; ++i) {
+#pragma unroll
+            for (int k7 = 0; k7 < 2; ++k7) {
+              const index u7 = (at.pos + i) + 0 - k7 * 1;
+              const index t7 = static_cast<index>(fw::unsigned_of(u7) / 2u);
+              if (u7 < 0 || fw::unsigned_of(u7) % 2u != 0 || t7 >= static_cast<index>(a.sizes[7])) continue;
+              const float v0 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads));
+              const int v1 = fw::convert<int>(fw::load(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]) + t7 * static_cast<index>(a.strides[1][7]), a.reads));
+              w2[i] += v1 == static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) ? v0 : 0.0f;
+            }
           }
         }
       }
@@ -1168,6 +1210,19 @@ struct bfloat16 {
 
 FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
 
+// To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
+#if FW_CUDA && !defined(FW_EMULATOR)
+FW_FN float to_float(half h) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
+  return r;
+}
+FW_FN half to_half(float x) {
+  half r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
 FW_FN float to_float(half h) {
   const u32 magnitude = u32(h.bits & 0x7fff) << 13;
   const u32 rebased = magnitude + ((127 - 15) << 23);
@@ -1178,14 +1233,6 @@ FW_FN float to_float(half h) {
   const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
   return float_of(value | (u32(h.bits & 0x8000) << 16));
 }
-
-// Nearest, ties to even; any NaN becomes the quiet NaN that PyTorch writes.
-FW_FN bfloat16 to_bfloat16(float x) {
-  const u32 b = bits_of(x);
-  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
-}
-
 FW_FN half to_half(float x) {
   const u32 b = bits_of(x);
   const u32 magnitude = b & 0x7fffffff;
@@ -1197,6 +1244,21 @@ FW_FN half to_half(float x) {
   const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
   return {u16(value | (b >> 16 & 0x8000))};
 }
+#endif
+
+#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+FW_FN bfloat16 to_bfloat16(float x) {
+  bfloat16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
+FW_FN bfloat16 to_bfloat16(float x) {
+  const u32 b = bits_of(x);
+  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+}
+#endif
 
 template <class A, class B>
 struct same {
@@ -2315,17 +2377,10 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
   if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed, as long as they have enough to
-  // read: while a block works on a row, the next one arrives. With sums on the side every team more costs a buffer.
-  constexpr int64_t enough = 16 << 10;  // bytes
+  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
+  // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
-  bool planned = plan(c, choice);
-  const auto bytes = [&] { return c.share * c.teams_in_block() * c.elements * c.variant.vector * (16 / widest_); };
-  while (planned && choice.items != 1 && choice.scale > 0 && bytes() < enough) {
-    --choice.scale;
-    planned = plan(c, choice);
-  }
-  if (planned) return choice;
+  if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;

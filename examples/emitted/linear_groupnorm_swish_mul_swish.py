@@ -225,10 +225,10 @@ FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
+  fw::ask_fixed_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
@@ -1128,10 +1128,10 @@ FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
+  fw::ask_fixed_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
@@ -2147,10 +2147,10 @@ FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
   (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads);
+  fw::ask_fixed_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
+  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads);
   static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
@@ -3586,6 +3586,19 @@ struct bfloat16 {
 
 FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
 
+// To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
+#if FW_CUDA && !defined(FW_EMULATOR)
+FW_FN float to_float(half h) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
+  return r;
+}
+FW_FN half to_half(float x) {
+  half r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
 FW_FN float to_float(half h) {
   const u32 magnitude = u32(h.bits & 0x7fff) << 13;
   const u32 rebased = magnitude + ((127 - 15) << 23);
@@ -3596,14 +3609,6 @@ FW_FN float to_float(half h) {
   const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
   return float_of(value | (u32(h.bits & 0x8000) << 16));
 }
-
-// Nearest, ties to even; any NaN becomes the quiet NaN that PyTorch writes.
-FW_FN bfloat16 to_bfloat16(float x) {
-  const u32 b = bits_of(x);
-  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
-}
-
 FW_FN half to_half(float x) {
   const u32 b = bits_of(x);
   const u32 magnitude = b & 0x7fffffff;
@@ -3615,6 +3620,21 @@ FW_FN half to_half(float x) {
   const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
   return {u16(value | (b >> 16 & 0x8000))};
 }
+#endif
+
+#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+FW_FN bfloat16 to_bfloat16(float x) {
+  bfloat16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
+FW_FN bfloat16 to_bfloat16(float x) {
+  const u32 b = bits_of(x);
+  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+}
+#endif
 
 template <class A, class B>
 struct same {
@@ -4188,9 +4208,9 @@ FW_FN Division divide(u32 n, Divider d) {
 
 // `bytes` (4, 8 or 16) from global to shared memory: the first `valid` of them are read, the others become 0. Both
 // sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. The L2
-// cache gets the whole line: what this block leaves of it is another's, at about the same time. Devices before sm_80
-// copy at once.
-template <int bytes>
+// cache gets the whole line: what this block leaves of it is another's, at about the same time. So does the processor's
+// own cache, if the copy is of something that every block copies. Devices before sm_80 copy at once.
+template <int bytes, bool for_every_block = false>
 FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
                       [[maybe_unused]] ReadOnly how = read_only) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async moves 4, 8 or 16 bytes");
@@ -4200,7 +4220,7 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #pragma unroll
   for (u32 i = 0; i < bytes; ++i) to[i] = i < valid ? from[i] : 0;
 #else
-  if constexpr (bytes == 16) {
+  if constexpr (bytes == 16 && !for_every_block) {
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.
@@ -4433,11 +4453,19 @@ FW_FN constexpr u32 ahead_bytes() {
 // The lanes of a warp have theirs side by side: whole lines of memory arrive as they are, which is what the copies are
 // fast at (with a stretch of its own for each thread, kernels took half as long again), and all offsets but the warp's
 // and the lane's are constants. `slot`: where the warp's begin; `before`: bytes of a thread in front of this operand's.
-template <class T>
+template <bool for_every_block = false, class T>
 FW_FN void ask_line(char* slot, u32 before, const T* from, ReadOnly how) {
   constexpr u32 bytes = ahead_bytes<T>();
   if constexpr (bytes > 0)
-    copy_async<bytes>(slot + before * warp_size + lane_index() * bytes, from, bytes, how);
+    copy_async<bytes, for_every_block>(slot + before * warp_size + lane_index() * bytes, from, bytes, how);
+}
+
+// The same for every row, a norm's weight: each block asks for it once. Few lines of memory that all processors ask
+// for come from few parts of the L2 cache, and that took longer than the rows themselves (LayerNorm of 65536 rows of
+// 128 floats, a row to each team: 212 us).
+template <class T>
+FW_FN void ask_fixed_line(char* slot, u32 before, const T* from, ReadOnly how) {
+  ask_line<true>(slot, before, from, how);
 }
 
 template <class T>
@@ -5151,17 +5179,10 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
   if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed, as long as they have enough to
-  // read: while a block works on a row, the next one arrives. With sums on the side every team more costs a buffer.
-  constexpr int64_t enough = 16 << 10;  // bytes
+  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
+  // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
-  bool planned = plan(c, choice);
-  const auto bytes = [&] { return c.share * c.teams_in_block() * c.elements * c.variant.vector * (16 / widest_); };
-  while (planned && choice.items != 1 && choice.scale > 0 && bytes() < enough) {
-    --choice.scale;
-    planned = plan(c, choice);
-  }
-  if (planned) return choice;
+  if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;

@@ -137,7 +137,13 @@ class CudaEmitter : Emitter {
   void write_window(int s);
   void open_tap(int s, size_t k);
   void write_spans(int s);
+  void write_window_steps(int s, const std::string& window);
   void write_window_body(int s, const std::string& best, int index);
+  void write_taps(int s, const std::string& best, int index);
+  bool gathers_by_windows(int s) const;
+  void write_gathered_windows(int s);
+  std::string tap_line(int s, int operand) const;
+  void open_lanes(int s);
 
   const Text kind_;
   std::vector<int> needed_;  // steps of the stage that is being written

@@ -56,8 +56,11 @@ void CudaEmitter::write_ahead() {
       if (wanted && needed && !inner_varying(s)) line(in, " = fw::load(", from, ", a.reads);");
       if (!inner_varying(s)) continue;
       if (wanted)
-        line("fw::", needed ? "take_line" : "ask_line", "(slot, 0", before, ", ", from, ", a.reads",
-             needed ? ", " + in : "", ");");
+        line("fw::",
+             needed  ? "take_line"
+             : fixed ? "ask_fixed_line"
+                     : "ask_line",
+             "(slot, 0", before, ", ", from, ", a.reads", needed ? ", " + in : "", ");");
       before += " + fw::ahead_bytes<" + std::string(storage_type(dtype(s))) + ">()";
     }
     line("static_assert(0", before, " <= ", fixed ? "FW_FIXED" : "FW_AHEAD", ", \"the launcher counts otherwise\");");

@@ -29,16 +29,40 @@ void CudaEmitter::write_window(int s) {
   std::string n = inner_varying(s) ? "V" : "1";
   line(value >= 0 ? reg(value) : reg(step(index).operands[0]), " ", best, "[", n, "];");
   if (index >= 0) line("int w", to_string(index), "[", n, "];");
-  auto open_lanes = [&] {
-    out_ += "#pragma unroll\n";
-    open("for (int i = 0; i < ", n, "; ++i)");
-  };
-  open_lanes();
+  open_lanes(s);
   line(best, "[i] = ", is_max ? literal(-INFINITY, best_type) : literal(0, best_type), ";");
   if (index >= 0) line("w", to_string(index), "[i] = -1;");
   close();
 
   open("if (inside)");
+  const bool gathers = gathers_by_windows(s), always = gathers && axis(inner_tap(s)).stride == 1;
+  if (gathers) {
+    if (!always) open("if constexpr (V % ", to_string(axis(inner_tap(s)).stride), " == 0)");
+    write_gathered_windows(s);
+    if (!always) close();
+  }
+  if (!always) {
+    if (gathers) open("else");
+    write_taps(s, best, index);
+    if (gathers) close();
+  }
+  close();
+  if (node(s).op == Op::avg_pool) {
+    auto position = [&](size_t k) { return tap(s, k).base < 0 ? std::string("0") : coordinate(tap(s, k).base, "i"); };
+    auto extent = [&](size_t k) { return "a.sizes[" + to_string(step(s).taps[k]) + "]"; };
+    open_lanes(s);
+    line(best, "[i] /= ", divisor(s, position, extent), ";");
+    close();
+  }
+}
+
+void CudaEmitter::open_lanes(int s) {
+  out_ += "#pragma unroll\n";
+  open("for (int i = 0; i < ", inner_varying(s) ? "V" : "1", "; ++i)");
+}
+
+// Each element of the vector for itself.
+void CudaEmitter::write_taps(int s, const std::string& best, int index) {
   int inner = inner_tap(s), opened = 0;
   if (loads_together(s)) {
     int outer = 0;
@@ -54,20 +78,73 @@ void CudaEmitter::write_window(int s) {
     declare_spans(s);
     write_spans(s);
   }
-  open_lanes();
+  open_lanes(s);
   for (size_t k = 0; k < step(s).taps.size(); ++k)
     if (step(s).taps[k] == inner) open_tap(s, k), ++opened;
   write_window_body(s, best, index);
   close();
   for (int k = 0; k < opened; ++k) close();
-  close();
-  if (node(s).op == Op::avg_pool) {
-    auto position = [&](size_t k) { return tap(s, k).base < 0 ? std::string("0") : coordinate(tap(s, k).base, "i"); };
-    auto extent = [&](size_t k) { return "a.sizes[" + to_string(step(s).taps[k]) + "]"; };
-    open_lanes();
-    line(best, "[i] /= ", divisor(s, position, extent), ";");
-    close();
+}
+
+// Whether neighbours take what they gather from the same windows along the line.
+bool CudaEmitter::gathers_by_windows(int s) const {
+  if (inner_tap(s) < 0 || !axis(inner_tap(s)).gather) return false;
+  const std::vector<int> steps = window_steps(s);
+  return std::none_of(steps.begin(), steps.end(), [&](int other) { return inner_varying(other); });
+}
+
+// Where vectors begin at multiples of the stride: all windows that reach into the vector are read, and what they give
+// is worked out, once; then each element takes what is its own, by numbers that the compiler knows.
+void CudaEmitter::write_gathered_windows(int s) {
+  const int inner = inner_tap(s);
+  const Axis& t = axis(inner);
+  const std::string id = to_string(inner), size = "static_cast<index>(a.sizes[" + id + "])", st = to_string(t.stride);
+  const int64_t reach = t.padding - (t.kernel - 1) * t.dilation;  // of the vector's first element, to the left
+  const int64_t first = reach >= 0 ? (reach + t.stride - 1) / t.stride : -(-reach / t.stride);
+  int opened = 0;
+  for (size_t k = 0; k < step(s).taps.size(); ++k)
+    if (step(s).taps[k] != inner) open_tap(s, k), ++opened;
+  line("constexpr int last = (V - 1 + ", to_string(t.padding), ") / ", st, ", windows = last < ", to_string(first),
+       " ? 1 : last - (", to_string(first), ") + 1;");
+  line("const index first = static_cast<index>(fw::unsigned_of(", coordinate(t.base, "0"), ") / ", st, "u) + (",
+       to_string(first), ");");
+  for (int load : window_steps(s)) {
+    if (step(load).role != Role::load || !varies(step(load), inner)) continue;
+    const int operand = operand_of_[static_cast<size_t>(load)].load;
+    line(storage_type(dtype(load)), " tap", to_string(load), "[windows];");
+    line("fw::load_span<1, false>(", tap_line(s, operand), ", first, a.sizes[", id, "], a.strides[", to_string(operand),
+         "][", id, "], a.reads, tap", to_string(load), ");");
   }
+  const bool is_max = node(s).op == Op::max_pool_grad;
+  line(reg(s), " given[windows];");
+  if (is_max) line("int winner[windows];");
+  out_ += "#pragma unroll\n";
+  open("for (int j = 0; j < windows; ++j)");
+  line("const index t", id, " = first + j;");
+  write_window_steps(s, "[j]");
+  auto position = [&](size_t k) { return "t" + to_string(step(s).taps[k]); };
+  auto extent = [&](size_t k) {
+    return tap(s, k).base < 0 ? std::string("1") : "a.sizes[" + to_string(tap(s, k).base) + "]";
+  };
+  const std::string value = use(step(s).operands[0]);
+  line("given[j] = t", id, " >= 0 && t", id, " < ", size, " ? ",
+       is_max ? value : value + " / " + divisor(s, position, extent), " : ", literal(0, dtype(s)), ";");
+  if (is_max) line("winner[j] = ", use(step(s).operands[1]), ";");
+  close();
+  open_lanes(s);
+  out_ += "#pragma unroll\n";
+  open("for (int k", id, " = 0; k", id, " < ", to_string(t.kernel), "; ++k", id, ")");
+  line("const int n = i + ", to_string(t.padding), " - k", id, " * ", to_string(t.dilation), ";");
+  line("if (n % ", st, " != 0) continue;");
+  line("const int j = n / ", st, " - (", to_string(first), ");");
+  const std::string sum = "w" + to_string(s) + "[i] += ";
+  if (is_max)
+    line(sum, "winner[j] == ", tap_number(s), " ? given[j] : ", literal(0, dtype(s)), ";");
+  else
+    line(sum, "given[j];");
+  close();
+  close();
+  for (int k = 0; k < opened; ++k) close();
 }
 
 // Loop over one dimension of the window; t<axis> is the position read.
@@ -127,15 +204,21 @@ void CudaEmitter::declare_spans(int s) {
   }
 }
 
+// Where the line begins that these taps read.
+std::string CudaEmitter::tap_line(int s, int operand) const {
+  std::string from = pointer(operand) + " + " + lane_offset(operand, "0");
+  for (int a : step(s).taps)
+    if (a != inner_tap(s) && operand_varies(operand, a)) from += " + t" + to_string(a) + " * " + stride(operand, a);
+  return from;
+}
+
 // What the windows of a vector read along the line.
 void CudaEmitter::write_spans(int s) {
   int inner = inner_tap(s);
   for (int load : window_steps(s)) {
     if (step(load).role != Role::load) continue;
     int operand = operand_of_[static_cast<size_t>(load)].load;
-    std::string name = span(s, load), from = pointer(operand) + " + " + lane_offset(operand, "0");
-    for (int a : step(s).taps)
-      if (a != inner && operand_varies(operand, a)) from += " + t" + to_string(a) + " * " + stride(operand, a);
+    std::string name = span(s, load), from = tap_line(s, operand);
     if (inner_varying(load)) {
       line("fw::load_line(", from, ", a.reads, ", name, ");");
     } else if (is_span(s, load)) {
@@ -147,7 +230,8 @@ void CudaEmitter::write_spans(int s) {
   }
 }
 
-void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
+// What a window works on, in one of its taps. `window`: the windows along the line have been read, and this is which.
+void CudaEmitter::write_window_steps(int s, const std::string& window) {
   int inner = inner_tap(s);
   for (int other : window_steps(s)) {
     std::string name = to_string(other), text;
@@ -161,6 +245,8 @@ void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
       else if (is_span(s, other))
         text = span(s, other) + "[i * " + to_string(axis(inner).stride) + " + k" + to_string(inner) + " * " +
                to_string(axis(inner).dilation) + "]";
+      else if (!window.empty() && varies(step(other), inner))
+        text = "tap" + name + window;
       else
         text = "fw::load(" + pointer(operand) + " + " + offset + ", a.reads)";
       text = "fw::convert<" + reg(other) + ">(" + text + ")";
@@ -169,6 +255,10 @@ void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
     }
     line("const ", reg(other), " v", name, " = ", text, ";");
   }
+}
+
+void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
+  write_window_steps(s, "");
   std::string operand = use(step(s).operands[0]), number = tap_number(s), value = "w" + to_string(s) + "[i]";
   switch (node(s).op) {
     case Op::max_pool:

@@ -55,8 +55,8 @@ std::string expression(const Graph& graph, const Step& step, const std::vector<s
   if (node.kind() != Kind::pointwise || node.op == Op::stop_gradient) return arguments[0];
   if (node.op == Op::cast) {
     // Rounded to the new type, then on in the type that kernels compute with.
-    std::string rounded = "fw::convert<" + std::string(storage_type(node.type.dtype)) + ">(" + arguments[0] + ")";
-    return "fw::convert<" + std::string(register_type(node.type.dtype)) + ">(" + rounded + ")";
+    return "fw::as_stored<" + std::string(storage_type(node.type.dtype)) + ", " +
+           std::string(register_type(node.type.dtype)) + ">(" + arguments[0] + ")";
   }
   std::string text = "fw::" + std::string(name_of(node.op)) + "(";
   for (size_t i = 0; i < arguments.size(); ++i) text += (i ? ", " : "") + arguments[i];

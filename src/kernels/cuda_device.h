@@ -311,9 +311,9 @@ FW_FN Division divide(u32 n, Divider d) {
 
 // `bytes` (4, 8 or 16) from global to shared memory: the first `valid` of them are read, the others become 0. Both
 // sides are aligned to `bytes`. In shared memory only behind copy_async_wait, and for other threads a barrier. The L2
-// cache gets the whole line: what this block leaves of it is another's, at about the same time. Devices before sm_80
-// copy at once.
-template <int bytes>
+// cache gets the whole line: what this block leaves of it is another's, at about the same time. So does the processor's
+// own cache, if the copy is of something that every block copies. Devices before sm_80 copy at once.
+template <int bytes, bool for_every_block = false>
 FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
                       [[maybe_unused]] ReadOnly how = read_only FW_AND_CALLER) {
   static_assert(bytes == 4 || bytes == 8 || bytes == 16, "cp.async moves 4, 8 or 16 bytes");
@@ -325,7 +325,7 @@ FW_FN void copy_async(void* shared, const void* global, u32 valid = bytes,
 #pragma unroll
   for (u32 i = 0; i < bytes; ++i) to[i] = i < valid ? from[i] : 0;
 #else
-  if constexpr (bytes == 16) {
+  if constexpr (bytes == 16 && !for_every_block) {
 #if FW_KEEPS
     // blockIdx.y is 0, which the assembler cannot know: of an address that is a sum with something the whole warp
     // shares, and a policy, that of CUDA 13.0 makes an instruction that no device has.

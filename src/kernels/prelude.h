@@ -122,6 +122,19 @@ struct bfloat16 {
 
 FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
 
+// To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
+#if FW_CUDA && !defined(FW_EMULATOR)
+FW_FN float to_float(half h) {
+  float r;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
+  return r;
+}
+FW_FN half to_half(float x) {
+  half r;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
 FW_FN float to_float(half h) {
   const u32 magnitude = u32(h.bits & 0x7fff) << 13;
   const u32 rebased = magnitude + ((127 - 15) << 23);
@@ -132,14 +145,6 @@ FW_FN float to_float(half h) {
   const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
   return float_of(value | (u32(h.bits & 0x8000) << 16));
 }
-
-// Nearest, ties to even; any NaN becomes the quiet NaN that PyTorch writes.
-FW_FN bfloat16 to_bfloat16(float x) {
-  const u32 b = bits_of(x);
-  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
-}
-
 FW_FN half to_half(float x) {
   const u32 b = bits_of(x);
   const u32 magnitude = b & 0x7fffffff;
@@ -151,6 +156,21 @@ FW_FN half to_half(float x) {
   const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
   return {u16(value | (b >> 16 & 0x8000))};
 }
+#endif
+
+#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+FW_FN bfloat16 to_bfloat16(float x) {
+  bfloat16 r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
+  return r;
+}
+#else
+FW_FN bfloat16 to_bfloat16(float x) {
+  const u32 b = bits_of(x);
+  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
+}
+#endif
 
 template <class A, class B>
 struct same {
@@ -182,6 +202,24 @@ FW_FN To convert(From v) {
   } else {
     return static_cast<To>(v);
   }
+}
+
+// A value as it is read back after it has been stored as a `Storage`.
+template <class Storage, class Register, class From>
+FW_FN Register as_stored(From v) {
+#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+  // One at a time is a slow instruction of another unit: two at a time, of which one is nothing.
+  if constexpr (same<Storage, bfloat16>::value && same<From, float>::value && same<Register, float>::value) {
+    u32 pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v), "f"(0.0f));
+    return float_of(pair);  // the upper half of a float
+  } else if constexpr (same<Storage, half>::value && same<From, float>::value && same<Register, float>::value) {
+    u32 pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(v));
+    return to_float(half{u16(pair)});
+  } else
+#endif
+    return convert<Register>(convert<Storage>(v));
 }
 
 FW_FN i64 min_of(i64 a, i64 b) { return a < b ? a : b; }

@@ -47,17 +47,10 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
   if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed, as long as they have enough to
-  // read: while a block works on a row, the next one arrives. With sums on the side every team more costs a buffer.
-  constexpr int64_t enough = 16 << 10;  // bytes
+  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
+  // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
-  bool planned = plan(c, choice);
-  const auto bytes = [&] { return c.share * c.teams_in_block() * c.elements * c.variant.vector * (16 / widest_); };
-  while (planned && choice.items != 1 && choice.scale > 0 && bytes() < enough) {
-    --choice.scale;
-    planned = plan(c, choice);
-  }
-  if (planned) return choice;
+  if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;

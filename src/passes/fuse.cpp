@@ -746,7 +746,8 @@ Fusion group_into_kernels(const Graph& graph, const Options& options, const std:
 void fuse(Program& program) {
   copy_returned_inputs(program.forward);
   program.forward_fusion = group_into_kernels(program.forward, program.options);
-  if (!program.backward.outputs.empty()) program.backward_fusion = group_into_kernels(program.backward, program.options);
+  if (!program.backward.outputs.empty())
+    program.backward_fusion = group_into_kernels(program.backward, program.options);
 }
 
 }  // namespace fusewright

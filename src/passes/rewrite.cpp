@@ -329,8 +329,9 @@ constexpr struct {
   const char *name, *meaning;
 } choices[] = {
     {"channels_last", "convolutions run in channels last, where the library is faster"},
-    {"one_memory_order", "a kernel with a reduction reads and writes in one memory order; the rest is copied or left to "
-                         "a pointwise kernel"},
+    {"one_memory_order",
+     "a kernel with a reduction reads and writes in one memory order; the rest is copied or left to "
+     "a pointwise kernel"},
 };
 
 // A name that is misspelt switches nothing off: say so, once for each in a process.

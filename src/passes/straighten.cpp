@@ -1,7 +1,7 @@
-// Kernels with a reduction on a GPU walk memory in one order. An operand that lies along another loop is read or written
-// element by element, which moves a whole sector of memory for each: up to eight times the bytes. Pointwise kernels
-// do not have that problem (kernels/cuda_tile.h). So, where large operands of a reduction lie across each other, one of
-// their orders is chosen for the kernel, and
+// Kernels with a reduction on a GPU walk memory in one order. An operand that lies along another loop is read or
+// written element by element, which moves a whole sector of memory for each: up to eight times the bytes. So is one
+// that lies along a loop of a few elements, the channels of a group in a channels-last image. Pointwise kernels do not
+// have that problem (kernels/cuda_tile.h). So, for each kernel with a reduction one order is chosen, and
 //   - what it reads in another order is copied into this one before;
 //   - what it would write in another order is left to a pointwise kernel, which reads the data once more.
 // A copy that forward and backward both need of an input is made by the forward, and kept instead of the input.
@@ -9,12 +9,13 @@
 
 #include "passes/program.h"
 #include "passes/rebuild.h"
+#include "passes/upstream.h"
 
 namespace fusewright {
 namespace {
 
-constexpr int64_t sector = 32;             // bytes: the least that a GPU moves
 constexpr int64_t worth_copying = 1 << 20;  // bytes: of less, the launch of a copy takes longer than it saves
+constexpr int64_t fast_piece = 64;          // bytes: shorter pieces of memory waste the difference
 
 using Copies = std::map<Value, Order>;  // what is read as a copy, in which order
 
@@ -30,32 +31,15 @@ struct Operand {
   const Step* step;
   bool load;
   int64_t bytes;
-  std::vector<int> loops;  // outermost in memory first
+  std::vector<int> loops;  // outermost in memory first, without those of one element
 };
-
-std::vector<Operand> large_operands(const Graph& graph, const Kernel& kernel) {
-  std::vector<Operand> operands;
-  size_t most = 0;
-  for (const Step& step : kernel.steps) {
-    const bool load = step.role == Step::Role::load;
-    if (!load && !step.stored) continue;
-    operands.push_back({&step, load, graph.bytes(step.value), loops_in_memory(graph, kernel, step)});
-    most = std::max(most, operands.back().loops.size());
-  }
-  std::erase_if(operands, [&](const Operand& o) {
-    if (o.loops.size() < most || o.loops.empty() || o.bytes < worth_copying) return true;
-    // Neighbours along any other loop are in the same sector, or nearly.
-    const Size& line = kernel.axes[static_cast<size_t>(o.loops.back())].size;
-    return graph.hint(line) * size_of(graph.dtype(o.step->value)) < sector;
-  });
-  return operands;
-}
 
 // The order in which a value lies as near as possible along these loops.
 Order order_along(const Dims& dims, const std::vector<int>& loops) {
   auto place = [&](int d) {
     const std::vector<int>& axes = dims[static_cast<size_t>(d)];
-    return axes.empty() ? loops.begin() : std::find(loops.begin(), loops.end(), axes.back());
+    auto innermost = std::find_first_of(loops.rbegin(), loops.rend(), axes.begin(), axes.end());
+    return loops.rend() - innermost;
   };
   Order order;
   for (size_t d = 0; d < dims.size(); ++d) order.push_back(static_cast<int>(d));
@@ -79,19 +63,19 @@ class Straightener {
 
  private:
   void look_at(const Kernel& kernel) {
-    const std::vector<Operand> operands = large_operands(graph_, kernel);
-    const bool rows_only =
-        std::any_of(kernel.steps.begin(), kernel.steps.end(), [](const Step& step) { return step.side; });
+    const std::vector<Operand> operands = large_operands(kernel);
+    std::vector<std::vector<int>> orders;
+    for (const Operand& operand : operands) orders.push_back(operand.loops);
+    if (orders.empty()) return;
+    orders.push_back(row_major_loops(kernel));
     const std::vector<int>* best = nullptr;
     int64_t least = 0;
-    for (const Operand& operand : operands) {
-      if (rows_only && !kernel.axes[static_cast<size_t>(operand.loops.back())].reduced) continue;
-      const int64_t bytes = moved_bytes(operands, operand.loops);
+    for (const std::vector<int>& loops : orders) {
+      const int64_t bytes = moved_bytes(kernel, operands, loops);
       if (best && bytes >= least) continue;
-      best = &operand.loops;
+      best = &loops;
       least = bytes;
     }
-    if (!best) return;
     Copies copies;
     for (const Operand& operand : operands) {
       if (operand.loops.back() == best->back()) continue;
@@ -107,21 +91,75 @@ class Straightener {
         change_.readers[step.value].insert(copies.begin(), copies.end());
   }
 
+  bool is_one(const Kernel& kernel, int a) const { return graph_.hint(kernel.axes[static_cast<size_t>(a)].size) == 1; }
+
+  std::vector<int> row_major_loops(const Kernel& kernel) const {
+    std::vector<int> loops;
+    for (int a = 0; a < static_cast<int>(kernel.axes.size()); ++a)
+      if (!is_one(kernel, a)) loops.push_back(a);
+    return loops;
+  }
+
+  std::vector<Operand> large_operands(const Kernel& kernel) const {
+    std::vector<Operand> operands;
+    size_t most = 0;
+    for (const Step& step : kernel.steps) {
+      const bool load = step.role == Step::Role::load;
+      if (!load && !step.stored) continue;
+      std::vector<int> loops = loops_in_memory(graph_, kernel, step);
+      std::erase_if(loops, [&](int a) { return is_one(kernel, a); });
+      most = std::max(most, loops.size());
+      operands.push_back({&step, load, graph_.bytes(step.value), std::move(loops)});
+    }
+    std::erase_if(operands,
+                  [&](const Operand& o) { return o.loops.size() < most || most == 0 || o.bytes < worth_copying; });
+    return operands;
+  }
+
   // What is moved beside the kernel's own reading and writing, if it walks these loops.
-  int64_t moved_bytes(const std::vector<Operand>& operands, const std::vector<int>& loops) const {
-    int64_t copied = 0, read = 0;
+  int64_t moved_bytes(const Kernel& kernel, const std::vector<Operand>& operands, const std::vector<int>& loops) const {
+    int64_t copied = 0, read = 0, along = 0;
     bool apart = false;
     for (const Operand& operand : operands) {
-      const bool across = operand.loops.back() != loops.back();
       if (operand.load) read += operand.bytes;
-      if (!across) continue;
-      if (!operand.load)
+      if (operand.loops.back() == loops.back()) {
+        along += operand.bytes;
+      } else if (!operand.load) {
         apart = true;
-      else if (auto it = free_.find(operand.step->value);
-               it == free_.end() || it->second != order_along(operand.step->dims, loops))
-        copied += 2 * operand.bytes;
+      } else {
+        along += operand.bytes;
+        const Order order = order_along(operand.step->dims, loops);
+        auto is_made = [&](const Copies& copies) {
+          auto it = copies.find(operand.step->value);
+          return it != copies.end() && it->second == order;
+        };
+        if (!is_made(free_) && !is_made(change_.copies)) copied += 2 * operand.bytes;
+      }
     }
-    return copied + (apart ? read : 0);
+    const int64_t piece = piece_bytes(kernel, operands, loops);
+    return copied + (apart ? read : 0) + (piece < fast_piece ? along * (fast_piece / piece - 1) : 0);
+  }
+
+  // How much memory in one piece a block reads, if it walks these loops: of a row whose elements lie between those of
+  // other rows the inner part, else enough. Only rows have sums on the side.
+  int64_t piece_bytes(const Kernel& kernel, const std::vector<Operand>& operands, const std::vector<int>& loops) const {
+    auto reduced = [&](int a) { return kernel.axes[static_cast<size_t>(a)].reduced; };
+    const bool sides =
+        std::any_of(kernel.steps.begin(), kernel.steps.end(), [](const Step& step) { return step.side; });
+    if (!sides && !walks_rows(kernel, operands, loops)) return fast_piece;
+    int64_t piece = size_of(graph_.dtype(operands[0].step->value));
+    auto loop = loops.rbegin();
+    for (; loop != loops.rend() && reduced(*loop); ++loop)
+      piece *= graph_.hint(kernel.axes[static_cast<size_t>(*loop)].size);
+    return std::any_of(loop, loops.rend(), reduced) ? piece : fast_piece;
+  }
+
+  // Whether the schedule will be one of rows: by the innermost loop, even if that is one of a single element.
+  bool walks_rows(const Kernel& kernel, const std::vector<Operand>& operands, const std::vector<int>& loops) const {
+    int innermost = loops.back();
+    for (const Operand& operand : operands)
+      if (operand.loops == loops) innermost = loops_in_memory(graph_, kernel, *operand.step).back();
+    return kernel.axes[static_cast<size_t>(innermost)].reduced;
   }
 
   const Graph& graph_;
@@ -161,11 +199,19 @@ void add_copies(Graph& graph, Change& change) {
   });
 }
 
-// The copy of an input that lies in this order, if nothing else reads the input; else -1.
+// The copy of an input that lies in this order, if nothing else that has a use reads the input; else -1.
 Value only_copy(const Graph& graph, Value input, const Order& order) {
-  const std::vector<std::vector<Value>> users = graph.users();
-  const std::vector<Value>& own = users[static_cast<size_t>(input)];
-  return own.size() == 1 && is_layout_copy(graph, own[0]) && graph.type(own[0]).order == order ? own[0] : -1;
+  std::set<Value> readers;
+  for (const Output& output : graph.outputs)
+    walk_upstream(graph, output.value, [&](Value v) {
+      const std::vector<Value>& operands = graph[v].operands;
+      if (v == input) readers.insert(-1);  // a result itself
+      if (std::find(operands.begin(), operands.end(), input) == operands.end()) return true;
+      readers.insert(v);
+      return false;
+    });
+  const Value copy = readers.size() == 1 ? *readers.begin() : -1;
+  return copy >= 0 && is_layout_copy(graph, copy) && graph.type(copy).order == order ? copy : -1;
 }
 
 class Sharing {
@@ -206,9 +252,7 @@ class Sharing {
 
  private:
   bool is_input(size_t i) const { return program_.saved[i].is_input && !program_.saved[i].sizes_only; }
-  Value forward_input(size_t i) const {
-    return program_.forward.inputs[static_cast<size_t>(program_.saved[i].index)];
-  }
+  Value forward_input(size_t i) const { return program_.forward.inputs[static_cast<size_t>(program_.saved[i].index)]; }
 
   Program& program_;
 };

@@ -291,6 +291,38 @@ def test_norms_of_images(norm, shape):
         torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-5 * max(scale, 1))
 
 
+@pytest.mark.parametrize(
+    "model, shape",
+    [
+        (lambda: nn.GroupNorm(8, 64), (4, 64, 65, 64)),
+        (lambda: nn.GroupNorm(1, 48), (3, 48, 97, 95)),
+        (lambda: nn.InstanceNorm2d(24, affine=True), (3, 24, 129, 130)),
+        (lambda: nn.Softmax(1), (3, 33, 65, 67)),
+        (lambda: nn.BatchNorm2d(40), (5, 40, 63, 64)),
+    ],
+    ids=lambda value: "x".join(map(str, value)) if isinstance(value, tuple) else type(value()).__name__,
+)
+@pytest.mark.parametrize("across", [False, True])
+def test_norms_of_channels_last(model, shape, across):
+    """Results lie as eager's, row-major for most of these; gradients arrive in either order."""
+    plain = nn.Sequential(model(), nn.SiLU())
+    for parameter in plain.parameters():
+        nn.init.normal_(parameter)
+    exact, ours = copy.deepcopy(plain).double(), optimize(plain, strict=True)
+    x = torch.randn(shape).to(memory_format=torch.channels_last).requires_grad_()
+    y, expected = ours(x), exact(x.double())
+    assert y.stride() == plain(x).stride()
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-5)
+    g = torch.randn_like(y)
+    if across:
+        g = g.contiguous(memory_format=torch.channels_last if g.is_contiguous() else torch.contiguous_format)
+    found = torch.autograd.grad(y, [x, *ours.parameters()], g)
+    wanted = torch.autograd.grad(expected, [x, *exact.parameters()], g.double())
+    for one, other in zip(found, wanted, strict=True):
+        scale = max(other.abs().max().item(), 1)
+        torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-5 * scale)
+
+
 # ---- huge tensors ----------------------------------------------------------------------------------------------------
 
 

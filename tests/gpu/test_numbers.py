@@ -9,6 +9,7 @@ from test_numerics import (  # noqa: F401
     test_integer_sums_are_exact,
     test_long_sums,
     test_max_pooling,
+    test_rounding_to_16_bits,
     test_small_integers_wrap_as_eagers,
     test_softmax_of_extremes,
     test_special_values_in_reductions,

@@ -171,16 +171,17 @@ TEST(Remember, TheForwardIsWhatItWas) {
   expect_graph(program.forward, text);
 }
 
-TEST(Layout, FollowsTheOperand) {
+TEST(Layout, FollowsTheOperandAndResultsLieAsAskedFor) {
   Program program = program_of(
       "graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1 = mul(%m, %x) %2 = sum(%1) {dims = (2), keepdim = 1} "
       "%3 = sum(%1) {dims = (2), keepdim = 0} %4 = max_pool(%1) {kernel = (2, 2), stride = (2, 2), padding = (0, 0), "
-      "dilation = (1, 1), ceil_mode = 0} %5 = reshape(%1) {sizes = [n, c, h*w]} return %1, %2, %3, %4, %5 }");
+      "dilation = (1, 1), ceil_mode = 0} %5 = reshape(%1) {sizes = [n, c, h*w]} %6 = exp(%2) %7 = exp(%3) %8 = exp(%4) "
+      "%9 = exp(%5) return %6@0231, %7, %8, %9 }");
   layout(program);
   const Order last = {0, 2, 3, 1}, plain = {};
   std::vector<Order> orders;
-  for (size_t i = 2; i < 7; ++i) orders.push_back(program.forward.nodes[i].type.order);
-  EXPECT_EQ(orders, (std::vector<Order>{last, last, plain, last, plain}));
+  for (size_t i = 2; i < 11; ++i) orders.push_back(program.forward.nodes[i].type.order);
+  EXPECT_EQ(orders, (std::vector<Order>{last, last, plain, last, plain, last, plain, plain, plain}));
 }
 
 TEST(Pipeline, DumpPrintsEveryPass) {

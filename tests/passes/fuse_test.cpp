@@ -149,6 +149,10 @@ const StopCase stop_cases[] = {
      "graph(%x: f32[2048, 8196]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = sum(%2) {dims = (0), "
      "keepdim = 0} return %2, %3 }",
      2, true},
+    {"different_memory_order",
+     "graph(%x: f32[n, c, w]) { %1 = sum(%x) {dims = (1), keepdim = 1} %2 = mul(%x, %1) %3 = sum(%2) {dims = (0, 2), "
+     "keepdim = 0} return %2, %3 }",
+     2},
     {"reshape_boundary",
      "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = exp(%x) %2 = reshape(%1) {sizes = [c, n]} %3 = mul(%2, "
      "%y) return %3 }",

@@ -4,6 +4,7 @@ The operator table and the four models at small sizes meet the same oracle as ev
 the same to any other test file: `FUSEWRIGHT_TEST_EMULATE=1 pytest tests/python/test_layouts.py`.
 """
 
+import copy
 import os
 
 import pytest
@@ -166,6 +167,84 @@ def test_layout_copies_are_explained():
         assert "channels_last" not in fusewright.explain(model, x).rewrites
     finally:
         torch.backends.cudnn.allow_tf32 = True
+
+
+class OverChannels(torch.nn.Module):
+    """A norm of every pixel; the result lies as it is told."""
+
+    def __init__(self, channels, back):
+        super().__init__()
+        self.norm, self.back = torch.nn.LayerNorm(channels), back
+        torch.nn.init.normal_(self.norm.weight)
+
+    def forward(self, x):
+        y = self.norm(x.permute(0, 2, 3, 1))
+        return torch.tanh(y.permute(0, 3, 1, 2) if self.back else y)
+
+
+@pytest.mark.parametrize(
+    "model, shape, layout",
+    [
+        (OverChannels(40, True), (3, 40, 48, 47), "contiguous"),
+        (OverChannels(40, False), (3, 40, 48, 48), "contiguous"),
+        (torch.nn.Softmax(1), (2, 33, 64, 64), "channels_last"),
+        (
+            torch.nn.Sequential(torch.nn.InstanceNorm2d(24, affine=True), torch.nn.ReLU()),
+            (3, 24, 61, 64),
+            "channels_last",
+        ),
+        (lambda x: torch.softmax(x.transpose(1, 2) * 2, -1), (3, 300, 301), "contiguous"),
+    ],
+    ids=["result across", "result along", "softmax", "instance norm", "transposed"],
+)
+def test_reductions_of_mixed_orders(model, shape, layout):
+    """Large enough that copies are worth while, and gradients that lie as the result does, and across it."""
+    x = torch.randn(shape)
+    if layout == "channels_last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    explanation = fusewright.explain(model, x.requires_grad_())
+    assert "one_memory_order" in explanation.rewrites
+    ours, parameters = fusewright.optimize(model, strict=True), []
+    exact = copy.deepcopy(model)
+    if isinstance(model, torch.nn.Module):
+        parameters = [(p, q) for p, q in zip(model.parameters(), exact.double().parameters(), strict=True)]
+    y, expected = ours(x), exact(x.double())
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-5)
+    assert y.stride() == model(x).stride()
+    along = torch.randn_like(y)
+    for g in (along, along.transpose(1, -1).contiguous().transpose(1, -1)):
+        found = torch.autograd.grad(y, [x, *(p for p, _ in parameters)], g, retain_graph=True)
+        wanted = torch.autograd.grad(expected, [x, *(q for _, q in parameters)], g.double(), retain_graph=True)
+        for one, other in zip(found, wanted, strict=True):
+            scale = max(other.abs().max().item(), 1)
+            torch.testing.assert_close(one.double(), other.double(), rtol=1e-4, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", ["max", "avg"])
+def test_gradients_of_pooling(kind, dtype):
+    """Windows by the vector where that begins at multiples of the stride, and element by element; edges cut off."""
+    for kernel, stride, padding, dilation, ceil in [
+        (2, 2, 0, 1, False),
+        (3, 2, 1, 1, False),
+        (3, 1, 1, 1, False),
+        (3, 1, 1, 2, True),
+        (2, 4, 1, 1, False),
+        (4, 2, 1, 1, True),
+        (3, 3, 1, 1, False),
+        (4, 4, 2, 1, True),
+    ]:
+        if kind == "max":
+            pool = torch.nn.MaxPool2d(kernel, stride, padding, dilation, ceil_mode=ceil)
+        else:
+            pool = torch.nn.AvgPool2d(kernel, stride, padding, ceil_mode=ceil, count_include_pad=False)
+        model = torch.nn.Sequential(torch.nn.Tanh(), pool, torch.nn.SiLU())
+        x = torch.randn(2, 3, 13, 16).to(dtype).requires_grad_()
+        y, expected = fusewright.optimize(model, strict=True)(x), model(x.double())
+        g = torch.randn_like(y)
+        (found,), (wanted,) = torch.autograd.grad(y, [x], g), torch.autograd.grad(expected, [x], g.double())
+        bound = {"rtol": 1e-5, "atol": 1e-6} if dtype == torch.float32 else {"rtol": 5e-3, "atol": 5e-3}
+        torch.testing.assert_close(found, wanted.to(found.dtype), **bound)
 
 
 @pytest.mark.parametrize("layout", ["transposed", "strided", "offset", "expanded"])

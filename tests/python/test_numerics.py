@@ -115,6 +115,26 @@ def test_a_sample_of_all_float32_patterns():
         compare_in_ulp(name, x, ours, fn(x), fn(x.double()), limit=2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_rounding_to_16_bits(dtype):
+    """To the nearest, ties to even, denormals kept, beyond the largest infinite: bit for bit eager's. Stored as it is,
+    and rounded on the way as a cast in the model does it."""
+    every = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype).float()
+    ahead = torch.nextafter(every, torch.full_like(every, INF))
+    between = (every.double() + torch.roll(every, -1).double()).div(2).float()  # ties
+    bits = torch.arange(0, 2**32, 65537, dtype=torch.int64)
+    sample = torch.where(bits >= 2**31, bits - 2**32, bits).to(torch.int32).view(torch.float32)
+    x = torch.cat([every, ahead, between, torch.nextafter(between, ahead), sample])
+    x = x[: x.numel() // 8 * 8].view(8, -1)
+
+    def rounded(x):
+        return x.to(dtype), x.to(dtype).float() + 0.0, x.to(dtype).double()
+
+    for ours, eager in zip(optimize(rounded, strict=True)(x), rounded(x), strict=True):
+        same = (ours == eager) & (torch.signbit(ours) == torch.signbit(eager)) | (ours.isnan() & eager.isnan())
+        assert ours.dtype == eager.dtype and same.all(), x[~same][:4].tolist()
+
+
 # ---- NaN, infinity and signed zero ------------------------------------------------------------------------------
 
 SPECIAL = torch.tensor(
