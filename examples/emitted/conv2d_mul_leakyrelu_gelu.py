@@ -3500,7 +3500,7 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (sides && choice.items == 1) choice.threads = 256;
   // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
   // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 4;
+  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
   if (plan(c, choice)) return choice;
   set_vector(c, c.variant.vector);
   choice.items = 0;

@@ -86,9 +86,9 @@ void CudaEmitter::write_taps(int s, const std::string& best, int index) {
   for (int k = 0; k < opened; ++k) close();
 }
 
-// Whether neighbours take what they gather from the same windows along the line.
+// Whether neighbours take what they gather from the same windows along the line: few, which a thread holds.
 bool CudaEmitter::gathers_by_windows(int s) const {
-  if (inner_tap(s) < 0 || !axis(inner_tap(s)).gather) return false;
+  if (inner_tap(s) < 0 || !axis(inner_tap(s)).gather || axis(inner_tap(s)).kernel > 8) return false;
   const std::vector<int> steps = window_steps(s);
   return std::none_of(steps.begin(), steps.end(), [&](int other) { return inner_varying(other); });
 }

@@ -556,13 +556,13 @@ class Fuser {
     if (!world_.in_memory(v)) place(v);
   }
 
-  // Finds v a kernel.
-  void place(Value v) {
+  // Finds v a kernel, or starts one.
+  void place(Value v, bool may_join = true) {
     if (world_.home.count(v)) return;
     for (int attempt = 0;; ++attempt) {
       require(attempt < 64, graph_.describe(v), ": could not be given a kernel");
       try {
-        if (!join(v)) start(v);
+        if (!may_join || !join(v)) start(v);
         return;
       } catch (const StopFusing& stop) {
         if (stop.culprit < 0) fail(graph_.describe(v), ": ", stop.reason);
@@ -580,7 +580,7 @@ class Fuser {
 
   // A copy into another memory order. Whoever needs both orders in a reduction reads the copy.
   void place_alone(Value v) {
-    start(v);
+    place(v, false);
     alone_.insert(world_.home[v]);
   }
 
@@ -722,7 +722,7 @@ class Fuser {
   std::map<Value, int> made_by_;  // step of its home's kernel
   const std::set<Value> apart_;
   std::set<int> alone_;  // groups that nothing else joins
-  std::set<int> tiled_;  // groups of such values, which nothing else joins
+  std::set<int> tiled_;  // groups of values that are apart, which only others of these join
   std::vector<Stop> stops_;
 };
 

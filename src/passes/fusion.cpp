@@ -8,6 +8,10 @@ bool Kernel::reduces() const {
   return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.reduced; });
 }
 
+bool Kernel::has_windows() const {
+  return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.tap; });
+}
+
 std::vector<int> loops_in_memory(const Graph& graph, const Kernel& kernel, const Step& step) {
   std::vector<int> loops;
   const Type& type = graph.type(step.value);

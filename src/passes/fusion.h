@@ -53,6 +53,7 @@ struct Kernel {
   std::vector<Step> steps;  // operands first
 
   bool reduces() const;
+  bool has_windows() const;
 };
 
 // The loops along which a loaded or stored value moves, outermost in memory first.

@@ -191,7 +191,11 @@ class Relayout {
     return copied(b, v, order);
   }
 
-  Value copied(Builder& b, Value v, const Order& order) { return layout_copy(b.graph(), v, order, copies_); }
+  Value copied(Builder& b, Value v, const Order& order) {
+    auto [copy, fresh] = copies_.try_emplace({v, order}, -1);
+    if (fresh) copy->second = layout_copy(b.graph(), v, order);
+    return copy->second;
+  }
 
   // A reduction whose operands lie in both orders reads those that are row-major as copies.
   void find_mixtures() {
@@ -263,15 +267,13 @@ bool is_layout_copy(const Graph& graph, Value v) {
   return graph[v].op == Op::cast && graph.dtype(graph[v].operands[0]) == graph.dtype(v);
 }
 
-Value layout_copy(Graph& graph, Value v, const Order& order, std::map<std::pair<Value, Order>, Value>& known) {
-  auto [copy, fresh] = known.try_emplace({v, order}, -1);
-  if (!fresh) return copy->second;
+Value layout_copy(Graph& graph, Value v, const Order& order) {
   Type type = graph.type(v);
   type.order = order;
   const char* name = order == channels_last ? "channels_last" : order.empty() ? "contiguous" : "permuted";
   const int origin = graph.add_origin({name, ""});
   graph.nodes.push_back({Op::cast, {v}, {{"dtype", type.dtype}}, type, origin});
-  return copy->second = static_cast<Value>(graph.nodes.size()) - 1;
+  return static_cast<Value>(graph.nodes.size()) - 1;
 }
 
 void layout(Program& program) {

@@ -1,5 +1,4 @@
 #pragma once
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -49,11 +48,9 @@ std::string meaning_of_rule(const std::string& name);
 // Rules that are switched off, by the options or by FUSEWRIGHT_DISABLE.
 std::set<std::string> disabled_rules(const Options& options);
 
-// A value once more in another memory order (layout.cpp): always in a kernel of its own.
+// A value once more in another memory order (layout.cpp, straighten.cpp): always in a kernel of its own.
 bool is_layout_copy(const Graph& graph, Value v);
-
-// `v` in another memory order; equal ones are one, if they are made with the same `known`.
-Value layout_copy(Graph& graph, Value v, const Order& order, std::map<std::pair<Value, Order>, Value>& known);
+Value layout_copy(Graph& graph, Value v, const Order& order);  // a new one
 
 // The kernels of a graph (fuse.cpp). Values that are `apart` are written by kernels without a reduction.
 Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart = {});

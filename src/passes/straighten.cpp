@@ -5,11 +5,12 @@
 //   - what it reads in another order is copied into this one before;
 //   - what it would write in another order is left to a pointwise kernel, which reads the data once more.
 // A copy that forward and backward both need of an input is made by the forward, and kept instead of the input.
+//
+// Which kernel computes a result is for `fuse` to say, so that it groups anew where something is left out. A copy is
+// one more group, and a kernel loads it in place of what it is a copy of.
 #include <algorithm>
 
 #include "passes/program.h"
-#include "passes/rebuild.h"
-#include "passes/upstream.h"
 
 namespace fusewright {
 namespace {
@@ -17,14 +18,18 @@ namespace {
 constexpr int64_t worth_copying = 1 << 20;  // bytes: of less, the launch of a copy takes longer than it saves
 constexpr int64_t fast_piece = 64;          // bytes: shorter pieces of memory waste the difference
 
-using Copies = std::map<Value, Order>;  // what is read as a copy, in which order
-
-struct Change {
-  Copies copies;
-  std::map<Value, Copies> readers;  // operations of kernels that read copies
-  std::set<Value> apart;            // written by pointwise kernels
-  bool empty() const { return copies.empty() && apart.empty(); }
+// A value that kernels read in another order.
+struct Copy {
+  Value of;
+  Order order;
+  std::vector<std::pair<size_t, size_t>> loads;  // group, step
 };
+using Copies = std::vector<Copy>;
+
+Copy* find(Copies& copies, Value of, const Order& order) {
+  auto found = std::find_if(copies.begin(), copies.end(), [&](Copy& c) { return c.of == of && c.order == order; });
+  return found == copies.end() ? nullptr : &*found;
+}
 
 // What a kernel reads and writes of full size.
 struct Operand {
@@ -50,19 +55,18 @@ Order order_along(const Dims& dims, const std::vector<int>& loops) {
 class Straightener {
  public:
   // `free`: copies that cost nothing, because they save the same copies elsewhere.
-  Straightener(const Graph& graph, Copies free) : graph_(graph), free_(std::move(free)) {}
-
-  Change look_at(const Fusion& fusion) {
-    for (const Group& group : fusion.groups) {
-      const std::vector<Axis>& axes = group.kernel.axes;
-      const bool window = std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.tap; });
-      if (!group.library && !window && group.kernel.reduces()) look_at(group.kernel);
+  Straightener(const Graph& graph, const Fusion& fusion, Copies free) : graph_(graph), free_(std::move(free)) {
+    for (size_t g = 0; g < fusion.groups.size(); ++g) {
+      const Kernel& kernel = fusion.groups[g].kernel;
+      if (kernel.reduces() && !kernel.has_windows()) look_at(kernel, g);
     }
-    return std::move(change_);
   }
 
+  std::set<Value> apart;  // to be written by pointwise kernels
+  Copies copies;
+
  private:
-  void look_at(const Kernel& kernel) {
+  void look_at(const Kernel& kernel, size_t group) {
     const std::vector<Operand> operands = large_operands(kernel);
     std::vector<std::vector<int>> orders;
     for (const Operand& operand : operands) orders.push_back(operand.loops);
@@ -76,19 +80,17 @@ class Straightener {
       best = &loops;
       least = bytes;
     }
-    Copies copies;
     for (const Operand& operand : operands) {
       if (operand.loops.back() == best->back()) continue;
       const Value v = operand.step->value;
-      if (!operand.load)
-        change_.apart.insert(v);
-      else if (const Order order = order_along(operand.step->dims, *best); order != graph_.type(v).order)
-        copies[v] = change_.copies.try_emplace(v, order).first->second;
+      const Order order = order_along(operand.step->dims, *best);
+      if (!operand.load) {
+        apart.insert(v);
+      } else if (order != graph_.type(v).order) {
+        if (!find(copies, v, order)) copies.push_back({v, order, {}});
+        find(copies, v, order)->loads.emplace_back(group, operand.step - kernel.steps.data());
+      }
     }
-    if (copies.empty()) return;
-    for (const Step& step : kernel.steps)
-      if (step.role == Step::Role::compute || step.role == Step::Role::reduce)
-        change_.readers[step.value].insert(copies.begin(), copies.end());
   }
 
   bool is_one(const Kernel& kernel, int a) const { return graph_.hint(kernel.axes[static_cast<size_t>(a)].size) == 1; }
@@ -117,7 +119,7 @@ class Straightener {
   }
 
   // What is moved beside the kernel's own reading and writing, if it walks these loops.
-  int64_t moved_bytes(const Kernel& kernel, const std::vector<Operand>& operands, const std::vector<int>& loops) const {
+  int64_t moved_bytes(const Kernel& kernel, const std::vector<Operand>& operands, const std::vector<int>& loops) {
     int64_t copied = 0, read = 0, along = 0;
     bool apart = false;
     for (const Operand& operand : operands) {
@@ -129,11 +131,8 @@ class Straightener {
       } else {
         along += operand.bytes;
         const Order order = order_along(operand.step->dims, loops);
-        auto is_made = [&](const Copies& copies) {
-          auto it = copies.find(operand.step->value);
-          return it != copies.end() && it->second == order;
-        };
-        if (!is_made(free_) && !is_made(change_.copies)) copied += 2 * operand.bytes;
+        const bool made = find(free_, operand.step->value, order) || find(copies, operand.step->value, order);
+        if (!made) copied += 2 * operand.bytes;
       }
     }
     const int64_t piece = piece_bytes(kernel, operands, loops);
@@ -163,115 +162,118 @@ class Straightener {
   }
 
   const Graph& graph_;
-  const Copies free_;
-  Change change_;
+  Copies free_;
 };
 
-// As `rebuild`, in place. The values that are apart get their new names; `replace` gets the old one of each.
-template <class Replace>
-void rebuild_in_place(Graph& graph, std::set<Value>& apart, Replace replace) {
-  const Graph from = std::move(graph);
-  std::set<Value> renamed;
-  graph = rebuild(from, [&](Builder& b, const Node& node, std::vector<Value>& operands) {
-    const Value old = static_cast<Value>(&node - from.nodes.data());
-    const Value v = replace(b, from, old, operands);
-    if (apart.count(old)) renamed.insert(v);
-    return v;
-  });
-  apart = std::move(renamed);
-}
-
-void add_copies(Graph& graph, Change& change) {
-  std::map<std::pair<Value, Order>, Value> known;
-  rebuild_in_place(graph, change.apart, [&](Builder& b, const Graph& from, Value old, std::vector<Value>& operands) {
-    if (auto reads = change.readers.find(old); reads != change.readers.end()) {
-      // To what is copied, through movements: whoever else needs those keeps them.
-      auto through = [&](auto&& self, Value v, Value now) -> Value {
-        if (auto copy = reads->second.find(v); copy != reads->second.end())
-          return layout_copy(b.graph(), now, copy->second, known);
-        if (from[v].kind() != Kind::movement) return now;
-        const Value before = b.graph()[now].operands[0], after = self(self, from[v].operands[0], before);
-        return after == before ? now : copy_node(b, from[v], {after});
-      };
-      for (size_t k = 0; k < operands.size(); ++k) operands[k] = through(through, from[old].operands[k], operands[k]);
-    }
-    return copy_node(b, from[old], operands);
-  });
-}
-
-// The copy of an input that lies in this order, if nothing else that has a use reads the input; else -1.
-Value only_copy(const Graph& graph, Value input, const Order& order) {
-  std::set<Value> readers;
-  for (const Output& output : graph.outputs)
-    walk_upstream(graph, output.value, [&](Value v) {
-      const std::vector<Value>& operands = graph[v].operands;
-      if (v == input) readers.insert(-1);  // a result itself
-      if (std::find(operands.begin(), operands.end(), input) == operands.end()) return true;
-      readers.insert(v);
-      return false;
-    });
-  const Value copy = readers.size() == 1 ? *readers.begin() : -1;
-  return copy >= 0 && is_layout_copy(graph, copy) && graph.type(copy).order == order ? copy : -1;
-}
-
-class Sharing {
- public:
-  explicit Sharing(Program& program) : program_(program) {}
-
-  // Copies of the forward's inputs that the backward would make.
-  Copies wanted(const Copies& of_backward) const {
-    Copies result;
-    for (size_t i = 0; i < program_.saved.size(); ++i)
-      if (auto copy = of_backward.find(program_.backward.inputs[i]); copy != of_backward.end() && is_input(i))
-        result[forward_input(i)] = copy->second;
-    return result;
+Group group_of_copy(const Graph& graph, Value of, Value copy) {
+  Group group;
+  Dims dims;
+  for (const Size& size : graph.shape(of)) {
+    dims.emplace_back();
+    if (size.is(1)) continue;
+    dims.back().push_back(static_cast<int>(group.kernel.axes.size()));
+    group.kernel.axes.emplace_back().size = size;
   }
+  group.kernel.steps.push_back({Step::Role::load, of, dims, {}, {}, false});
+  group.kernel.steps.push_back({Step::Role::compute, copy, dims, {0}, {}, true});
+  return group;
+}
 
-  // Both graphs have their copies.
-  void keep_copies(std::set<Value>& apart_in_backward) {
-    for (size_t i = 0; i < program_.saved.size(); ++i) {
-      if (!is_input(i)) continue;
-      Graph &forward = program_.forward, &backward = program_.backward;
-      for (Value copy = 0; copy < static_cast<Value>(forward.nodes.size()); ++copy) {
-        if (!is_layout_copy(forward, copy) || forward[copy].operands[0] != forward_input(i)) continue;
-        const Order order = forward.type(copy).order;
-        const Value again = only_copy(backward, backward.inputs[i], order);
-        if (again < 0) continue;
-        program_.saved[i] = {false, static_cast<int>(forward.outputs.size()), false};
-        const size_t number = forward.outputs.size() - program_.user_outputs;
-        forward.outputs.push_back({copy, order, false, "saved" + std::to_string(number)});
-        rebuild_in_place(backward, apart_in_backward,
-                         [&](Builder& b, const Graph& from, Value old, std::vector<Value>& operands) {
-                           return old == again ? operands[0] : copy_node(b, from[old], operands);
-                         });
-        backward[backward.inputs[i]].type.order = order;
-        break;
-      }
+// Each in front of the first group that reads it. Returns the values.
+std::vector<Value> add_copies(Graph& graph, Fusion& fusion, const Copies& copies) {
+  std::vector<Value> values;
+  std::vector<std::pair<size_t, Group>> added;
+  for (const Copy& copy : copies) {
+    values.push_back(layout_copy(graph, copy.of, copy.order));
+    size_t first = fusion.groups.size();
+    for (const auto& [group, step] : copy.loads) {
+      fusion.groups[group].kernel.steps[step].value = values.back();
+      first = std::min(first, group);
+    }
+    added.emplace_back(first, group_of_copy(graph, copy.of, values.back()));
+  }
+  std::stable_sort(added.begin(), added.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  for (auto& [first, group] : added)
+    fusion.groups.insert(fusion.groups.begin() + static_cast<std::ptrdiff_t>(first), std::move(group));
+  return values;
+}
+
+Value base_of(const Graph& graph, Value v) {
+  while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
+  return v;
+}
+
+// How often a graph's input is read by what wants it as it lies, or returned. Pointwise kernels take any order.
+size_t uses_of(const Graph& graph, const Fusion& fusion, Value input) {
+  size_t uses = 0;
+  for (const Output& output : graph.outputs) uses += base_of(graph, output.value) == input;
+  for (const Group& group : fusion.groups) {
+    if (group.library)
+      for (Value v : graph[group.call].operands) uses += base_of(graph, v) == input;
+    const bool pointwise = !group.kernel.reduces() && !group.kernel.has_windows();
+    for (const Step& step : group.kernel.steps)
+      uses +=
+          step.role == Step::Role::load && base_of(graph, step.value) == input && !(pointwise && step.value == input);
+  }
+  return uses;
+}
+
+// Copies of inputs of the forward that the backward would make as well, and needs the inputs for nothing else.
+Copies to_be_kept(const Program& program, const Copies& of_backward) {
+  Copies result;
+  for (size_t i = 0; i < program.saved.size(); ++i) {
+    const Program::Saved& saved = program.saved[i];
+    if (!saved.is_input || saved.sizes_only) continue;
+    for (const Copy& copy : of_backward)
+      if (copy.of == program.backward.inputs[i] &&
+          copy.loads.size() == uses_of(program.backward, program.backward_fusion, copy.of))
+        result.push_back({program.forward.inputs[static_cast<size_t>(saved.index)], copy.order, {}});
+  }
+  return result;
+}
+
+// What the forward has copied for itself, the backward reads as it is.
+void keep_copies(Program& program, const Copies& wanted, const Copies& made, const std::vector<Value>& values,
+                 Copies& of_backward) {
+  Graph &forward = program.forward, &backward = program.backward;
+  for (size_t i = 0; i < program.saved.size(); ++i) {
+    Program::Saved& saved = program.saved[i];
+    if (!saved.is_input || saved.sizes_only) continue;
+    const Value input = forward.inputs[static_cast<size_t>(saved.index)], again = backward.inputs[i];
+    for (size_t c = 0; c < made.size() && saved.is_input; ++c) {
+      const Order& order = made[c].order;
+      const bool is_wanted = std::any_of(wanted.begin(), wanted.end(),
+                                         [&](const Copy& copy) { return copy.of == input && copy.order == order; });
+      if (made[c].of != input || !is_wanted || !find(of_backward, again, order)) continue;
+      std::erase_if(of_backward, [&](const Copy& copy) { return copy.of == again; });
+      backward[again].type.order = order;
+      const size_t number = forward.outputs.size() - program.user_outputs;
+      saved = {false, static_cast<int>(forward.outputs.size()), false};
+      forward.outputs.push_back({values[c], order, false, "saved" + std::to_string(number)});
     }
   }
-
- private:
-  bool is_input(size_t i) const { return program_.saved[i].is_input && !program_.saved[i].sizes_only; }
-  Value forward_input(size_t i) const { return program_.forward.inputs[static_cast<size_t>(program_.saved[i].index)]; }
-
-  Program& program_;
-};
+}
 
 }  // namespace
 
 void straighten(Program& program) {
   if (!program.options.cuda || disabled_rules(program.options).count("one_memory_order")) return;
-  Sharing sharing(program);
-  Change backward = Straightener(program.backward, {}).look_at(program.backward_fusion);
-  Change forward = Straightener(program.forward, sharing.wanted(backward.copies)).look_at(program.forward_fusion);
-  if (forward.empty() && backward.empty()) return;
-  add_copies(program.forward, forward);
-  add_copies(program.backward, backward);
-  sharing.keep_copies(backward.apart);
-  program.forward_fusion = group_into_kernels(program.forward, program.options, forward.apart);
-  if (program.training())
-    program.backward_fusion = group_into_kernels(program.backward, program.options, backward.apart);
-  program.rewrites.push_back("one_memory_order");
+  bool used = false;
+  auto looked_at = [&](const Graph& graph, Fusion& fusion, const Copies& free) {
+    const Straightener first(graph, fusion, free);
+    if (first.apart.empty()) return first;
+    fusion = group_into_kernels(graph, program.options, first.apart);
+    used = true;
+    return Straightener(graph, fusion, free);
+  };
+  Copies of_backward = looked_at(program.backward, program.backward_fusion, {}).copies;
+  const Copies wanted = to_be_kept(program, of_backward);
+  const Copies of_forward = looked_at(program.forward, program.forward_fusion, wanted).copies;
+  used |= !of_forward.empty() || !of_backward.empty();
+  const std::vector<Value> values = add_copies(program.forward, program.forward_fusion, of_forward);
+  keep_copies(program, wanted, of_forward, values, of_backward);
+  add_copies(program.backward, program.backward_fusion, of_backward);
+  if (used) program.rewrites.push_back("one_memory_order");
 }
 
 }  // namespace fusewright

@@ -35,8 +35,7 @@ std::pair<int64_t, int64_t> worth_of(const Graph& graph, const Kernel& kernel, s
 
 std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles) {
   // The operand with the most loops says how memory lies; a load before a store, because its layout is given.
-  tiles = tiles && pointwise_schedule.can_schedule(graph, kernel, -1) &&
-          std::none_of(kernel.axes.begin(), kernel.axes.end(), [](const Axis& axis) { return axis.tap; });
+  tiles = tiles && pointwise_schedule.can_schedule(graph, kernel, -1) && !kernel.has_windows();
   std::vector<int> order, rest;
   std::pair<int64_t, int64_t> best;
   for (const Step& step : kernel.steps) {

@@ -16,6 +16,12 @@ def model():
     return nn.Sequential(nn.Linear(512, 1024), nn.GroupNorm(8, 1024), nn.SiLU(), nn.BatchNorm1d(1024), nn.GELU())
 
 
+@pytest.fixture(autouse=True)
+def by_rule(monkeypatch):
+    """Timed beside other tests, so small a region may lose against eager."""
+    monkeypatch.setenv("FUSEWRIGHT_TUNE", "0")
+
+
 def test_bench(model, device):
     result = fusewright.bench(model, torch.randn(2048, 512), candidates=CANDIDATES, seconds=0.2)
     assert result.ok and not result.doubts, str(result)
@@ -30,8 +36,7 @@ def test_bench(model, device):
             assert ours.host[mode] > 0
 
 
-def test_report(model, device, monkeypatch):
-    monkeypatch.setenv("FUSEWRIGHT_TUNE", "0")  # timed beside other tests, so small a region may lose against eager
+def test_report(model, device):
     found = study(model, lambda seed: [torch.randn(256, 512)], candidates=CANDIDATES, seconds=0.1)
     assert found.ok and all(found.steps) and found.machine.bandwidth > 1e9
     assert page([found], found.name).count("did not run") == 0

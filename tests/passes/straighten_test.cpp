@@ -136,5 +136,45 @@ TEST(Straighten, AnInputThatTheBackwardReadsElsewhereIsNotKeptTwice) {
   }
 }
 
+TEST(Straighten, AnotherKernelThatComputesTheSameReadsWhatItDid) {
+  // The sum over channels reads %x as a copy; the softmax along the lines, which computes %t for itself, does not.
+  const Program program = fused(
+      "graph(%x: f32[8, 64, 32, 32], %c: f32[8, 64, 32, 32]@0231, %d: f32[8, 64, 32, 32]@0231) { %t = exp(%x) "
+      "%a = add(%t, %c) %b = add(%a, %d) %s = sum(%b) {dims = (1), keepdim = 0} "
+      "%m = sum(%t) {dims = (3), keepdim = 1} %y = div(%t, %m) return %s, %y }",
+      {}, true);
+  EXPECT_EQ(kinds(program.forward, program.forward_fusion), (Kinds{"copy", "row", "row"})) << print(program.forward);
+  const Kernel& last = program.forward_fusion.groups.back().kernel;
+  for (const Step& step : last.steps)
+    if (step.role == Step::Role::load) {
+      EXPECT_EQ(step.value, program.forward.inputs[0]);
+    }
+}
+
+TEST(Straighten, AValueThatIsReadAlongAndAcrossIsCopiedForTheLatter) {
+  const Program program = fused(
+      "graph(%x: f32[1024, 1024]) { %t = permute(%x) {dims = (1, 0)} %a = add(%x, %t) "
+      "%s = sum(%a) {dims = (1), keepdim = 1} %y = mul(%a, %s) return %y }",
+      {}, true);
+  EXPECT_EQ(kinds(program.forward, program.forward_fusion), (Kinds{"copy", "row"}));
+  int along = 0, across = 0;
+  for (const Step& step : program.forward_fusion.groups.back().kernel.steps)
+    if (step.role == Step::Role::load) ++(step.value == program.forward.inputs[0] ? along : across);
+  EXPECT_EQ(along, 1);
+  EXPECT_EQ(across, 1);
+}
+
+TEST(Straighten, WhatHasToBeInMemoryBeforeItIsCopied) {
+  // A reshape that no loops follow, and a chain that is too long for one kernel.
+  EXPECT_EQ(forward_kinds("graph(%x: f32[600, 700], %y: f32[700, 600]@10, %z: f32[700, 600]@10) { %e = exp(%x) "
+                          "%r = reshape(%e) {sizes = [700, 600]} %a = add(%y, %z) %b = add(%a, %r) "
+                          "%s = sum(%b) {dims = (1), keepdim = 0} return %s }"),
+            (Kinds{"pointwise", "copy", "column"}));
+  std::string text = "graph(%x: f32[8, 64, 32, 32], %c: f32[8, 64, 32, 32]@0231, %d: f32[8, 64, 32, 32]@0231) { ";
+  for (int i = 0; i < 450; ++i) text += "%" + std::to_string(i) + " = sin(%" + (i ? std::to_string(i - 1) : "x") + ") ";
+  text += "%a = add(%c, %449) %b = add(%a, %d) %s = sum(%b) {dims = (1), keepdim = 0} return %s }";
+  EXPECT_EQ(forward_kinds(text), (Kinds{"pointwise", "copy", "row"}));
+}
+
 }  // namespace
 }  // namespace fusewright::testing
