@@ -78,8 +78,8 @@ TEST(Straighten, OperandsThatLieAcrossEachOtherAreCopied) {
   // The one that goes with the result stays: two copied bytes for each, or a copy and the data read once more.
   EXPECT_EQ(forward_kinds(two + norm + "return %y }"), (Kinds{"copy", "column"}));
   EXPECT_EQ(forward_kinds(two + norm + "return %y@0231 }"), (Kinds{"copy", "row"}));
-  // A small operand is read as it lies.
-  EXPECT_EQ(forward_kinds("graph(%a: f32[8, 64, 32, 32], %b: f32[1, 64, 32, 32]@0231) { %x = add(%a, %b) " +
+  // One that is the same for all images is read as it lies, large as it is.
+  EXPECT_EQ(forward_kinds("graph(%a: f32[8, 64, 64, 128], %b: f32[1, 64, 64, 128]@0231) { %x = add(%a, %b) " +
                           std::string(norm) + "return %y }"),
             (Kinds{"column"}));
 }
@@ -119,12 +119,14 @@ TEST(Straighten, ACopyThatBothDirectionsNeedIsKeptInsteadOfTheInput) {
 }
 
 TEST(Straighten, AnInputThatTheBackwardReadsElsewhereIsNotKeptTwice) {
-  // The gradient of the weight is a product of the library, of x as it lies.
-  const Program program = fused("graph(%x: f32[8, 64, 32, 32], %w: f32[64, 64, 1, 1]) { " + std::string(norm) +
-                                    "%c: f32[8, 64, 32, 32] = conv(%x, %w) {dilation = (1, 1), groups = 1, "
-                                    "output_padding = (0, 0), padding = (0, "
-                                    "0), stride = (1, 1), transposed = 0} return %y@0231, %c }",
-                                {"x", "w"}, true);
+  // The gradient of the weight is a product of the library, of the input as it lies.
+  std::string text = over_groups("@0231", "");
+  text.replace(text.find(") {"), 3, ", %w: f32[64, 64, 1, 1]) {");
+  text.replace(
+      text.find("return %z"), 9,
+      "%c: f32[8, 64, 32, 32] = conv(%v, %w) {dilation = (1, 1), groups = 1, output_padding = (0, 0), padding = "
+      "(0, 0), stride = (1, 1), transposed = 0} return %c, %z");
+  const Program program = fused(text, {"v", "w"}, true);
   const bool kept = std::any_of(program.saved.begin(), program.saved.end(), [](const Program::Saved& saved) {
     return saved.is_input && saved.index == 0 && !saved.sizes_only;
   });
