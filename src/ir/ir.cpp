@@ -66,6 +66,11 @@ std::string Graph::fresh_symbol(const std::string& prefix, int64_t hint) {
   }
 }
 
+Value Graph::base(Value v) const {
+  while ((*this)[v].kind() == Kind::movement) v = (*this)[v].operands[0];
+  return v;
+}
+
 int Graph::add_origin(const Origin& origin) {
   origins.push_back(origin);
   return static_cast<int>(origins.size()) - 1;

@@ -46,12 +46,8 @@ struct World {
   bool cuda = false;
 
   bool in_memory(Value v) const { return graph[v].op == Op::input || views.count(v) || home.count(v); }
-  Value base(Value v) const {  // through movements to what holds the data
-    while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
-    return v;
-  }
   int home_of(Value v) const {
-    auto it = home.find(views.count(v) ? base(v) : v);
+    auto it = home.find(views.count(v) ? graph.base(v) : v);
     return it == home.end() ? -1 : it->second;
   }
 };
@@ -527,7 +523,7 @@ class Fuser {
     Value base = v;
     while (graph_[base].op == Op::reshape) base = graph_[base].operands[0];
     bool written = graph_[base].op != Op::input && world_.home.count(base) != 0;
-    if ((base != v && written) || is_zero(world_.base(v)))
+    if ((base != v && written) || is_zero(graph_.base(v)))
       world_.views.insert(v);
     else
       place(v);
@@ -540,7 +536,7 @@ class Fuser {
 
   void add_library(Value v) {
     for (Value operand : graph_[v].operands) {
-      Value base = world_.base(operand);
+      Value base = graph_.base(operand);
       materialise(base);
       if (base != operand) world_.views.insert(operand);
     }
@@ -568,7 +564,7 @@ class Fuser {
         if (stop.culprit < 0) fail(graph_.describe(v), ": ", stop.reason);
         note(stop.reason, stop.culprit, "materialised");
         if (graph_[stop.culprit].op == Op::reshape) {
-          materialise(world_.base(stop.culprit));
+          materialise(graph_.base(stop.culprit));
           world_.views.insert(stop.culprit);
           if (stop.culprit == v) return;
         } else {
@@ -653,7 +649,7 @@ class Fuser {
     if (!group.library) return reads(group.kernel);
     std::set<int> result;
     for (Value operand : graph_[group.call].operands)
-      if (int home = world_.home_of(world_.base(operand)); home >= 0) result.insert(home);
+      if (int home = world_.home_of(graph_.base(operand)); home >= 0) result.insert(home);
     return result;
   }
 
@@ -686,16 +682,16 @@ class Fuser {
     std::set<Value> wanted;  // constants may be among them: no kernel makes those
     for (const Output& output : graph_.outputs) {
       Value v = output.value;
-      wanted.insert(world_.views.count(v) ? world_.base(v) : v);
+      wanted.insert(world_.views.count(v) ? graph_.base(v) : v);
     }
     for (size_t g = 0; g < groups_.size(); ++g) {
       if (groups_[g].library) {
-        for (Value operand : graph_[groups_[g].call].operands) wanted.insert(world_.base(operand));
+        for (Value operand : graph_[groups_[g].call].operands) wanted.insert(graph_.base(operand));
         continue;
       }
       for (const Step& step : groups_[g].kernel.steps)
         if (step.role == Step::Role::load)
-          wanted.insert(world_.views.count(step.value) ? world_.base(step.value) : step.value);
+          wanted.insert(world_.views.count(step.value) ? graph_.base(step.value) : step.value);
     }
     for (const auto& [v, step] : made_by_)
       if (wanted.count(v))

@@ -198,22 +198,16 @@ std::vector<Value> add_copies(Graph& graph, Fusion& fusion, const Copies& copies
   return values;
 }
 
-Value base_of(const Graph& graph, Value v) {
-  while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
-  return v;
-}
-
 // How often a graph's input is read by what wants it as it lies, or returned. Pointwise kernels take any order.
 size_t uses_of(const Graph& graph, const Fusion& fusion, Value input) {
   size_t uses = 0;
-  for (const Output& output : graph.outputs) uses += base_of(graph, output.value) == input;
+  for (const Output& output : graph.outputs) uses += graph.base(output.value) == input;
   for (const Group& group : fusion.groups) {
     if (group.library)
-      for (Value v : graph[group.call].operands) uses += base_of(graph, v) == input;
+      for (Value v : graph[group.call].operands) uses += graph.base(v) == input;
     const bool pointwise = !group.kernel.reduces() && !group.kernel.has_windows();
     for (const Step& step : group.kernel.steps)
-      uses +=
-          step.role == Step::Role::load && base_of(graph, step.value) == input && !(pointwise && step.value == input);
+      uses += step.role == Step::Role::load && graph.base(step.value) == input && !(pointwise && step.value == input);
   }
   return uses;
 }

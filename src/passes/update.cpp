@@ -13,19 +13,14 @@
 namespace fusewright {
 namespace {
 
-Value base_of(const Graph& graph, Value v) {
-  while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
-  return v;
-}
-
 bool reads(const Graph& graph, const Group& group, Value input) {
   if (group.library) {
     const std::vector<Value>& operands = graph[group.call].operands;
-    return std::any_of(operands.begin(), operands.end(), [&](Value v) { return base_of(graph, v) == input; });
+    return std::any_of(operands.begin(), operands.end(), [&](Value v) { return graph.base(v) == input; });
   }
   const std::vector<Step>& steps = group.kernel.steps;
   return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
-    return step.role == Step::Role::load && base_of(graph, step.value) == input;
+    return step.role == Step::Role::load && graph.base(step.value) == input;
   });
 }
 
@@ -66,7 +61,7 @@ bool leads_only_to(const Kernel& kernel, size_t from, size_t goal) {
 bool is_wanted_elsewhere(const Program& program, size_t output) {
   const Graph& graph = program.forward;
   for (size_t other = 0; other < graph.outputs.size(); ++other)
-    if (other != output && base_of(graph, graph.outputs[other].value) == graph.outputs[output].value) return true;
+    if (other != output && graph.base(graph.outputs[other].value) == graph.outputs[output].value) return true;
   return std::any_of(program.saved.begin(), program.saved.end(), [&](const Program::Saved& saved) {
     return !saved.is_input && saved.index == static_cast<int>(output);
   });
@@ -87,7 +82,7 @@ bool write_in_place(const Graph& graph, Fusion& fusion, const Output& output) {
   std::vector<Step*> loads;
   for (size_t s = 0; s < writer->steps.size(); ++s) {
     Step& step = writer->steps[s];
-    if (step.role != Step::Role::load || base_of(graph, step.value) != input) continue;
+    if (step.role != Step::Role::load || graph.base(step.value) != input) continue;
     if (step.value != input || step.dims != writer->steps[goal].dims || !leads_only_to(*writer, s, goal)) return false;
     loads.push_back(&step);
   }

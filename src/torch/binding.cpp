@@ -105,15 +105,9 @@ class PyBuilder {
   Builder builder_;
 };
 
-// What a view is a view of: the tensor in memory.
-Value in_memory(const Graph& graph, Value v) {
-  while (graph[v].kind() == Kind::movement) v = graph[v].operands[0];
-  return v;
-}
-
 // Tensors of a plan as (number, bytes): the same number, the same tensor.
 py::tuple tensor_row(const Graph& graph, Value v) {
-  v = in_memory(graph, v);
+  v = graph.base(v);
   return py::make_tuple(v, graph.bytes(v));
 }
 
@@ -192,14 +186,14 @@ py::dict report_tensors(const Program& program) {
   for (Value v : program.forward.inputs)
     if (program.forward[v].op == Op::input) inputs.append(v);
   for (size_t i = 0; i < program.user_outputs; ++i)
-    outputs.append(in_memory(program.forward, program.forward.outputs[i].value));
+    outputs.append(program.forward.base(program.forward.outputs[i].value));
   for (size_t i = 0; i < program.saved.size(); ++i) {
     const Program::Saved& from = program.saved[i];
     const auto index = static_cast<size_t>(from.index);
     const Value value = from.is_input ? program.forward.inputs[index] : program.forward.outputs[index].value;
-    saved.append(py::make_tuple(program.backward.inputs[i], in_memory(program.forward, value)));
+    saved.append(py::make_tuple(program.backward.inputs[i], program.forward.base(value)));
   }
-  for (const Output& output : program.backward.outputs) gradients.append(in_memory(program.backward, output.value));
+  for (const Output& output : program.backward.outputs) gradients.append(program.backward.base(output.value));
   py::dict result;
   result["inputs"] = inputs;        // of the forward, without scalars
   result["outputs"] = outputs;      // of the forward, for the user
