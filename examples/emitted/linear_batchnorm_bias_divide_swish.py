@@ -6794,8 +6794,11 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   choice.vector = c.variant.vector;
   choice.items = usual;
   choice.threads = 128;
-  if (c.elements > usual * 256) choice.items = most;
   const bool sides = code_.cuda.has_sides();
+  // Sums on the side take as many registers as the row: twice the threads have them.
+  const Variant of_length{c.variant.vector, usual, false, {}, c.elements};
+  const bool wide_block = sides && has(of_length) && c.elements <= usual * held(of_length).most_threads;
+  if (c.elements > usual * 256 && !wide_block) choice.items = most;
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
@@ -6929,9 +6932,15 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   if (sides && variant.items == 1 && variant.row > 1) h.depth = h.ahead = h.fixed = 0;
   h.slot = h.depth * variant.items * h.ahead + variant.items * h.fixed;
   h.slot = std::max(h.slot, code_.cuda.sides_at_positions() * variant.vector * 8);  // fw::stretch_slot
-  // Blocks of those that hold little are small: more of them fit on a processor.
-  const int last = code_.cuda.items.back();  // of rows the most, of columns the least
-  h.most_threads = (code_.nest.kind == Loops::Kind::row ? variant.items < last : variant.items == last) ? 256 : 512;
+  // Blocks of those that hold little are small: more of them fit on a processor. Of rows whose length is known, only
+  // those that need large blocks have them: the compiler shares out registers to as many threads as there may be.
+  const std::vector<int>& items = code_.cuda.items;  // the last: of rows the most, of columns the least
+  bool large = variant.items != items.back();
+  if (code_.nest.kind == Loops::Kind::row) {
+    large = !large;
+    if (variant.row != 0) large = variant.items >= items[items.size() - 2] && variant.row > 256 * variant.items;
+  }
+  h.most_threads = large ? 512 : 256;
   return h;
 }
 
@@ -7699,7 +7708,7 @@ _TABLE = [
   k.cuda.can_tile = false;
 ''', [
         ("{4, 8, false, {}, 2048}", _FW_ROW_ADD, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
         ("{4, 8, false, {}, 0}", _FW_ROW_ADD, [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_ROW_ADD_WALKING, ['', '_phase0', '_phase1', '_merge0'],
@@ -7806,7 +7815,7 @@ _TABLE = [
   k.cuda.can_tile = false;
 ''', [
         ("{4, 8, false, {}, 2048}", _FW_ROW_ADD_2, [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
+            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
         ("{4, 8, false, {}, 0}", _FW_ROW_ADD_2, [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_ROW_ADD_2_WALKING, ['', '_phase0', '_phase1', '_merge0'],

@@ -60,6 +60,10 @@ const Case cases[] = {
      "graph(%x: f32[n, 96], %w: f32[96]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1} %2 = "
      "silu(%1) return %2 }",
      {{{"n", 1}}, {{"n", 70}}}},
+    {"long_row_of_known_length",
+     "graph(%x: f32[n, 4104], %w: f32[4104], %b: f32[4104]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = 0.01, "
+     "has_weight = 1, has_bias = 1} return %1 }",
+     {{{"n", 3}}, {{"n", 19}}}},
     {"row_of_known_odd_length",
      "graph(%x: f16[n, 77]) { %1 = softmax(%x) {dim = 1} return %1 }",
      {{{"n", 3}}, {{"n", 40}}}},

@@ -26,6 +26,12 @@ class Rules : CudaRules {
     }
   }
   using CudaRules::cache_policy;
+  // As many vectors in a row as are known: the variants of just that.
+  void know_rows(int64_t vectors) {
+    for (Variant& variant : variants_)
+      if (variant.items != 0 && variant.vector == widest_) variant.row = vectors;
+  }
+  int64_t most_threads(const Call& c) const { return held(c.variant).most_threads; }
   Call planned() const {
     Call c = bound();
     EXPECT_TRUE(plan(c, rule(c, c.widest)));
@@ -281,6 +287,29 @@ TEST(CudaShape, RowsWithoutSumsHaveManyBlocks) {
     const auto c = rules.planned();
     EXPECT_LE(c.share, 2) << elements;
     EXPECT_GE(c.blocks, std::min<int64_t>(4096, 8192 / c.teams_in_block())) << elements;
+  }
+}
+
+// A block's registers are shared out to as many threads as it may have: 256, where these hold the row. Sums on the side
+// take as many as the row; twice the threads hold both.
+TEST(CudaShape, LongRowsOfKnownLengthFitInRegisters) {
+  for (const auto& [vectors, forward, backward] :
+       {std::tuple{1024, 256, 256}, {1026, 256, 512}, {2048, 256, 512}, {2052, 512, 512}, {4096, 512, 512}}) {
+    const std::string c = std::to_string(vectors * 4);
+    const Program program = fused("graph(%x: f32[8192, " + c + "], %w: f32[" + c + "], %b: f32[" + c +
+                                      "]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = 0.01, has_weight = 1, "
+                                      "has_bias = 1} return %1 }",
+                                  {"x", "w", "b"}, true);
+    auto check = [&](const Graph& graph, const Fusion& fusion, int64_t threads) {
+      Rules rules(graph, emit_cuda(graph, fusion.groups.at(0).kernel), 1);
+      rules.know_rows(vectors);
+      const auto planned = rules.planned();
+      EXPECT_EQ(planned.variant.row, vectors);
+      EXPECT_EQ(planned.threads, threads) << vectors;
+      EXPECT_EQ(rules.most_threads(planned), threads) << vectors;
+    };
+    check(program.forward, program.forward_fusion, forward);
+    check(program.backward, program.backward_fusion, backward);
   }
 }
 
