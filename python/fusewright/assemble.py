@@ -49,6 +49,9 @@ def import_regions(normal: Normalized, plan: Partition, name: str, tune: bool | 
     for number, (members, importer) in enumerate(zip(plan.regions, importers, strict=True)):
         updates = _own_updates(normal, plan, members, importer)
         outputs = [node for node in members if node in needed and node not in updates.values()]
+        for node in importer.inputs:
+            if _viewed(node, plan) in normal.updates:
+                importer.changes(node)
         try:
             imported = importer.finish(outputs, updates)
             region_name = f"{name}_{number}"
@@ -126,6 +129,13 @@ def _own_updates(
         if same_type and _readers(buffer, plan) <= inside and _readers(value, plan) <= inside:
             found[buffer] = value
     return found
+
+
+def _viewed(node: fx.Node, plan: Partition) -> fx.Node:
+    """What the node is a view of, if it is one."""
+    while node in plan.passive:
+        node = node.args[0]
+    return node
 
 
 def _readers(node: fx.Node, plan: Partition) -> set[fx.Node]:

@@ -356,6 +356,10 @@ class RegionImporter:
             if bound[name] != argument.default_value:
                 raise Decline(reasons.UNSUPPORTED_ATTRIBUTE, f"{name}={bound[name]}")
 
+    def changes(self, node: fx.Node) -> None:
+        """Something in the user's graph replaces this input: what the backward will need of it is kept."""
+        self.builder.changes(self._values[node].value)
+
     def finish(self, outputs: list[fx.Node], updates: dict[fx.Node, fx.Node]) -> Imported:
         """Close the graph: these members are its outputs, then those that replace inputs (input -> member)."""
         into = dict.fromkeys(outputs) | {value: buffer for buffer, value in updates.items()}

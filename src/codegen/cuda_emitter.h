@@ -141,6 +141,7 @@ class CudaEmitter : Emitter {
   void write_window_body(int s, const std::string& best, int index);
   void write_taps(int s, const std::string& best, int index);
   bool gathers_by_windows(int s) const;
+  std::string given_by_window(int s);
   void write_gathered_windows(int s);
   std::string tap_line(int s, int operand) const;
   void open_lanes(int s);

@@ -86,9 +86,12 @@ void CudaEmitter::write_taps(int s, const std::string& best, int index) {
   for (int k = 0; k < opened; ++k) close();
 }
 
-// Whether neighbours take what they gather from the same windows along the line: few, which a thread holds.
+// Whether neighbours take what they gather from the same windows along the line: few, which a thread holds. They are
+// as many as begin within a window's reach.
 bool CudaEmitter::gathers_by_windows(int s) const {
-  if (inner_tap(s) < 0 || !axis(inner_tap(s)).gather || axis(inner_tap(s)).kernel > 8) return false;
+  if (inner_tap(s) < 0 || !axis(inner_tap(s)).gather) return false;
+  const Axis& t = axis(inner_tap(s));
+  if ((t.kernel - 1) * t.dilation >= 8) return false;
   const std::vector<int> steps = window_steps(s);
   return std::none_of(steps.begin(), steps.end(), [&](int other) { return inner_varying(other); });
 }
@@ -122,13 +125,7 @@ void CudaEmitter::write_gathered_windows(int s) {
   open("for (int j = 0; j < windows; ++j)");
   line("const index t", id, " = first + j;");
   write_window_steps(s, "[j]");
-  auto position = [&](size_t k) { return "t" + to_string(step(s).taps[k]); };
-  auto extent = [&](size_t k) {
-    return tap(s, k).base < 0 ? std::string("1") : "a.sizes[" + to_string(tap(s, k).base) + "]";
-  };
-  const std::string value = use(step(s).operands[0]);
-  line("given[j] = t", id, " >= 0 && t", id, " < ", size, " ? ",
-       is_max ? value : value + " / " + divisor(s, position, extent), " : ", literal(0, dtype(s)), ";");
+  line("given[j] = t", id, " >= 0 && t", id, " < ", size, " ? ", given_by_window(s), " : ", literal(0, dtype(s)), ";");
   if (is_max) line("winner[j] = ", use(step(s).operands[1]), ";");
   close();
   open_lanes(s);
@@ -257,6 +254,17 @@ void CudaEmitter::write_window_steps(int s, const std::string& window) {
   }
 }
 
+// To each element that the window at t<axis> has as a gradient: to its largest, or to all.
+std::string CudaEmitter::given_by_window(int s) {
+  const std::string operand = use(step(s).operands[0]);
+  if (node(s).op == Op::max_pool_grad) return operand;
+  auto position = [&](size_t k) { return "t" + to_string(step(s).taps[k]); };
+  auto extent = [&](size_t k) {
+    return tap(s, k).base < 0 ? std::string("1") : "a.sizes[" + to_string(tap(s, k).base) + "]";
+  };
+  return operand + " / " + divisor(s, position, extent);
+}
+
 void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
   write_window_steps(s, "");
   std::string operand = use(step(s).operands[0]), number = tap_number(s), value = "w" + to_string(s) + "[i]";
@@ -273,18 +281,14 @@ void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
       break;
     }
     case Op::max_pool_grad:
-      line(value, " += ", use(step(s).operands[1]), " == ", number, " ? ", operand, " : ", literal(0, dtype(s)), ";");
+      line(value, " += ", use(step(s).operands[1]), " == ", number, " ? ", given_by_window(s), " : ",
+           literal(0, dtype(s)), ";");
       break;
     case Op::avg_pool:
       line(value, " += ", operand, ";");
       break;
-    default: {
-      auto position = [&](size_t k) { return "t" + to_string(step(s).taps[k]); };
-      auto extent = [&](size_t k) {
-        return tap(s, k).base < 0 ? std::string("1") : "a.sizes[" + to_string(tap(s, k).base) + "]";
-      };
-      line(value, " += ", operand, " / ", divisor(s, position, extent), ";");
-    }
+    default:
+      line(value, " += ", given_by_window(s), ";");
   }
 }
 

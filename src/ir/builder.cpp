@@ -70,13 +70,19 @@ Value Builder::op(Op op, std::vector<Value> operands, Attrs attrs) {
   return static_cast<Value>(graph_.nodes.size()) - 1;
 }
 
+int Builder::changes(Value input) {
+  auto found = std::find(graph_.inputs.begin(), graph_.inputs.end(), input);
+  require(found != graph_.inputs.end(), "%", input, " is to be replaced, and is no input");
+  const int position = static_cast<int>(found - graph_.inputs.begin());
+  graph_.changing.insert(position);
+  return position;
+}
+
 void Builder::output(Value value, Order order, bool differentiable, std::string name, Value into) {
   if (is_row_major(order)) order.clear();
   int position = -1;
   if (into >= 0) {
-    auto input = std::find(graph_.inputs.begin(), graph_.inputs.end(), into);
-    require(input != graph_.inputs.end(), "an output goes into %", into, ", which is no input");
-    position = static_cast<int>(input - graph_.inputs.begin());
+    position = changes(into);
     require(rank(into) == rank(value), "an output of rank ", rank(value), " goes into an input of rank ", rank(into));
     for (size_t d = 0; d < shape(value).size(); ++d) {
       const Size own = shape(value)[d], its = shape(into)[d];

@@ -18,6 +18,7 @@ class Builder {
   Value extent(const Size& size, DType dtype);
   Value iota(const Size& size);
   Value op(Op op, std::vector<Value> operands, Attrs attrs = {});
+  int changes(Value input);  // something will replace it; returns its position
   void output(Value value, Order order = {}, bool differentiable = true, std::string name = {}, Value into = -1);
 
   // Operations added from here on come from this operator of the user.

@@ -93,6 +93,7 @@ struct Graph {
   std::vector<Origin> origins;
   std::map<std::string, int64_t> hints;  // symbol -> its value at capture
   std::set<std::string> dynamic;         // symbols that other calls may give other values: never specialised
+  std::set<int> changing;                // positions of inputs that are replaced before the backward runs, by whomever
 
   const Node& operator[](Value v) const { return nodes[static_cast<size_t>(v)]; }
   Node& operator[](Value v) { return nodes[static_cast<size_t>(v)]; }

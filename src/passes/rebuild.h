@@ -13,6 +13,7 @@ Graph rebuild(const Graph& from, Replace replace) {
   to.origins = from.origins;
   to.hints = from.hints;
   to.dynamic = from.dynamic;
+  to.changing = from.changing;
   Builder builder(to);
   std::vector<Value> renamed(from.nodes.size(), -1);
   for (Value v : from.inputs) {

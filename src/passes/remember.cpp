@@ -1,7 +1,8 @@
 // What the backward reads is saved or recomputed: region inputs, results of contractions, reductions and pooling are
 // saved; every pointwise value is recomputed from them, and so are reductions of a few elements each that the backward
 // reads anyway. A result that PyTorch, too, would keep is read where that is less than what it would be recomputed
-// from. Splits the joint graph into forward and backward.
+// from. What the region itself changes is not there any more when the backward runs: what was worked out from it is
+// saved. Splits the joint graph into forward and backward.
 #include <algorithm>
 #include <map>
 
@@ -25,6 +26,7 @@ class Splitter {
       for (Value v : joint_.nodes[i].operands)
         if (needs_gradient_[static_cast<size_t>(v)]) needs_gradient_[i] = true;
     find_forward_values();
+    find_changing_values();
   }
 
   void run() {
@@ -68,9 +70,25 @@ class Splitter {
         for (Value v : joint_.nodes[i].operands) in_forward_[static_cast<size_t>(v)] = true;
   }
 
+  // Inputs that are replaced (buffers of the user's), and views of them.
+  void find_changing_values() {
+    changes_.resize(joint_.nodes.size());
+    for (int input : joint_.changing) changes_[static_cast<size_t>(joint_.inputs[static_cast<size_t>(input)])] = true;
+    for (size_t i = 0; i < joint_.nodes.size(); ++i)
+      if (joint_.nodes[i].kind() == Kind::movement && changes_[static_cast<size_t>(joint_.nodes[i].operands[0])])
+        changes_[i] = true;
+  }
+
+  bool is_first_from_what_changes(Value v) const {
+    if (changes_[static_cast<size_t>(v)] || !in_forward_[static_cast<size_t>(v)]) return false;
+    const std::vector<Value>& operands = joint_[v].operands;
+    return std::any_of(operands.begin(), operands.end(), [&](Value o) { return changes_[static_cast<size_t>(o)]; });
+  }
+
   bool is_saved(Value v) const {
     const Node& node = joint_[v];
     if (needs_gradient_[static_cast<size_t>(v)]) return false;
+    if (is_first_from_what_changes(v)) return true;
     if (results_.count(v) != 0) return true;
     if (node.op == Op::input || node.op == Op::scalar_input) return true;
     switch (node.kind()) {
@@ -241,7 +259,7 @@ class Splitter {
   Graph backward_;
   Builder builder_;
   size_t forward_inputs_;
-  std::vector<bool> needs_gradient_, in_forward_;
+  std::vector<bool> needs_gradient_, in_forward_, changes_;
   std::vector<Value> saved_;
   std::set<Value> sizes_only_;  // of saved_
   std::set<Value> recomputed_;

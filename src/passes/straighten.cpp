@@ -26,8 +26,9 @@ struct Copy {
 };
 using Copies = std::vector<Copy>;
 
-Copy* find(Copies& copies, Value of, const Order& order) {
-  auto found = std::find_if(copies.begin(), copies.end(), [&](Copy& c) { return c.of == of && c.order == order; });
+template <class Some>  // Copies that may change, or not
+auto find(Some& copies, Value of, const Order& order) {
+  auto found = std::find_if(copies.begin(), copies.end(), [&](auto& c) { return c.of == of && c.order == order; });
   return found == copies.end() ? nullptr : &*found;
 }
 
@@ -236,9 +237,7 @@ void keep_copies(Program& program, const Copies& wanted, const Copies& made, con
     const Value input = forward.inputs[static_cast<size_t>(saved.index)], again = backward.inputs[i];
     for (size_t c = 0; c < made.size() && saved.is_input; ++c) {
       const Order& order = made[c].order;
-      const bool is_wanted = std::any_of(wanted.begin(), wanted.end(),
-                                         [&](const Copy& copy) { return copy.of == input && copy.order == order; });
-      if (made[c].of != input || !is_wanted || !find(of_backward, again, order)) continue;
+      if (made[c].of != input || !find(wanted, input, order)) continue;
       std::erase_if(of_backward, [&](const Copy& copy) { return copy.of == again; });
       backward[again].type.order = order;
       const size_t number = forward.outputs.size() - program.user_outputs;

@@ -27,14 +27,11 @@ bool reads(const Graph& graph, const Group& group, Value input) {
 // One element for each row, worked out between the passes over it.
 bool is_of_the_row(const Kernel& kernel, size_t s) {
   std::vector<int> loops, own;
-  bool reduces = false;
-  for (size_t a = 0; a < kernel.axes.size(); ++a) {
-    reduces |= kernel.axes[a].reduced;
+  for (size_t a = 0; a < kernel.axes.size(); ++a)
     if (!kernel.axes[a].reduced && !kernel.axes[a].tap) loops.push_back(static_cast<int>(a));
-  }
   for (const auto& list : kernel.steps[s].dims) own.insert(own.end(), list.begin(), list.end());
   std::sort(own.begin(), own.end());
-  if (!reduces || own != loops || kernel.steps[s].side) return false;
+  if (!kernel.reduces() || own != loops || kernel.steps[s].side) return false;
   // Windows and positions are worked out in the loops over elements, and so is all that needs them.
   std::vector<size_t> todo = {s};
   while (!todo.empty()) {

@@ -91,6 +91,7 @@ class PyBuilder {
     for (const Size& size : graph_.shape(v)) sizes.push_back(graph_.hint(size));
     return sizes;
   }
+  void changes(Value input) { builder_.changes(input); }
   void output(Value v, const Order& order, bool differentiable, Value into, int origin) {
     builder_.output(v, order, differentiable, {}, into);
     graph_.outputs.back().origin = origin;
@@ -191,7 +192,9 @@ py::dict report_tensors(const Program& program) {
     const Program::Saved& from = program.saved[i];
     const auto index = static_cast<size_t>(from.index);
     const Value value = from.is_input ? program.forward.inputs[index] : program.forward.outputs[index].value;
-    saved.append(py::make_tuple(program.backward.inputs[i], program.forward.base(value)));
+    Value kept = program.forward.base(value);
+    while (is_layout_copy(program.forward, kept)) kept = program.forward.base(program.forward[kept].operands[0]);
+    saved.append(py::make_tuple(program.backward.inputs[i], kept));
   }
   for (const Output& output : program.backward.outputs) gradients.append(program.backward.base(output.value));
   py::dict result;
@@ -402,6 +405,7 @@ PYBIND11_MODULE(_core, m) {
       .def("op", &PyBuilder::op)
       .def("dtype", &PyBuilder::dtype)
       .def("shape", &PyBuilder::shape)
+      .def("changes", &PyBuilder::changes)
       .def("output", &PyBuilder::output, py::arg("value"), py::arg("order"), py::arg("differentiable"),
            py::arg("into") = -1, py::arg("origin") = -1)
       .def("finish", &PyBuilder::finish);

@@ -196,6 +196,20 @@ TEST(KernelText, SumsOnTheSideTakeProductsAndTheNextRowIsAskedForFirst) {
   EXPECT_GT(text.find("stage_0(a, row", loop), pin);
 }
 
+// The windows that reach into a vector are held by its thread: few taps, close together.
+TEST(KernelText, GradientsOfPoolingHoldFewWindows) {
+  for (const auto& [kernel, dilation, held] :
+       {std::tuple{3, 1, true}, {8, 1, true}, {9, 1, false}, {3, 3, true}, {3, 4, false}, {3, 64, false}}) {
+    const Program program = fused("graph(%x: f32[n, h]) { %1 = max_pool(%x) {kernel = (" + std::to_string(kernel) +
+                                      "), stride = (1), padding = (1), dilation = (" + std::to_string(dilation) +
+                                      "), ceil_mode = 0} return %1 }",
+                                  {"x"}, true);
+    std::string texts;
+    for (const Group& group : program.backward_fusion.groups) texts += emit_cuda(program.backward, group.kernel).text;
+    EXPECT_EQ(texts.find(" given[windows];") != std::string::npos, held) << kernel << " taps, dilation " << dilation;
+  }
+}
+
 // Launches overlap: a kernel that read or wrote before the ones in front of it have ended would be wrong, rarely. Only
 // a later pass over split rows loads ahead, what the first one has loaded too.
 TEST(KernelText, EveryCudaKernelWaitsFirst) {

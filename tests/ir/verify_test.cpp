@@ -68,7 +68,7 @@ TEST(Verify, OutputsExist) {
 TEST(Verify, WhatReplacesAnInputFitsIt) {
   const std::string head = "graph(%x: f32[n, c], %y: f32[n, c], %s: scalar f32[]) { %1 = add(%x, %y) ";
   EXPECT_NO_THROW(verify(parse(head + "%2 = mul(%1, %x) return %1 -> %x, %2 -> %y }")));
-  EXPECT_ERROR(parse(head + "return %1 -> %1 }"), "which is no input");
+  EXPECT_ERROR(parse(head + "return %1 -> %1 }"), "is no input");
   EXPECT_ERROR(verify(parse(head + "%2 = mul(%1, %x) return %1 -> %x, %2 -> %x }")), "two outputs go into 'x'");
   EXPECT_ERROR(verify(parse(head + "%2 = gt(%1, %x) return %2 -> %x }")), "does not fit into 'x'");
   EXPECT_ERROR(parse(head + "%2 = sum(%1) {dims = (0), keepdim = 0} return %2 -> %x }"), "rank");

@@ -146,6 +146,9 @@ class Builder:
     def shape(self, value):
         return list(self._types[value].shape)
 
+    def changes(self, value):
+        assert value in [input for input, _ in self.graph.inputs]
+
     def output(self, value, order, differentiable, into=-1, origin=""):
         assert sorted(order) == list(range(self._types[value].dim())), order
         inputs = [input for input, _ in self.graph.inputs]

@@ -292,3 +292,50 @@ def test_statistics_of_cudnn_that_others_read_stay_its_own():
 
     explanation = fusewright.explain(Read(6), torch.randn(4, 6, 5, 3))
     assert [(f.operator, f.reason) for f in explanation.fallbacks] == [("aten.cudnn_batch_norm.default", "mutation")]
+
+
+class Changing(nn.Module):
+    """Reads its buffer, and changes it, in one region."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.read = read
+        self.register_buffer("state", torch.randn(6))
+
+    def forward(self, x):
+        y = self.read(self.state, x)
+        self.state.mul_(0.5)
+        return y
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda state, x: torch.tanh(state) * x,
+        lambda state, x: torch.sigmoid((state + 1) * x.detach()) * x,
+        lambda state, x: state.view(2, 3).exp().view(6) * x,
+        lambda state, x: state.mean() * x.sin(),
+        lambda state, x: (x.view(5, 3, 2) * state.view(3, 2).sum(1, keepdim=True)).view(5, 6),
+        lambda state, x: x + state,
+    ],
+)
+def test_backward_of_what_was_worked_out_from_a_buffer(read):
+    """The buffer has changed by then; what eager keeps of it has not."""
+    ours, plain = pair(Changing(read))
+    for _ in range(2):
+        x = torch.randn(5, 6)
+        ours_x, plain_x = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y, expected = ours(ours_x), plain(plain_x)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(ours.state_dict(), plain.state_dict())
+        y.square().sum().backward()
+        expected.square().sum().backward()
+        torch.testing.assert_close(ours_x.grad, plain_x.grad)
+
+
+def test_backward_of_a_buffer_that_was_changed():
+    """Eager refuses, and so do we."""
+    for model in pair(Changing(lambda state, x: state * x)):
+        y = model(torch.randn(5, 6, requires_grad=True))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
