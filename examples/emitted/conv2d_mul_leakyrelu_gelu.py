@@ -3495,8 +3495,8 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   const bool sides = code_.cuda.has_sides();
   // Sums on the side take as many registers as the row: twice the threads have them.
   const Variant of_length{c.variant.vector, usual, false, {}, c.elements};
-  const bool wide_block = sides && has(of_length) && c.elements <= usual * held(of_length).most_threads;
-  if (c.elements > usual * 256 && !wide_block) choice.items = most;
+  const int64_t threads = sides && has(of_length) ? held(of_length).most_threads : 256;
+  if (c.elements > usual * threads) choice.items = most;
   // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
   if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
   // The sums of more teams are added up in the block, before they cost memory.
@@ -3632,12 +3632,10 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   h.slot = std::max(h.slot, code_.cuda.sides_at_positions() * variant.vector * 8);  // fw::stretch_slot
   // Blocks of those that hold little are small: more of them fit on a processor. Of rows whose length is known, only
   // those that need large blocks have them: the compiler shares out registers to as many threads as there may be.
-  const std::vector<int>& items = code_.cuda.items;  // the last: of rows the most, of columns the least
-  bool large = variant.items != items.back();
-  if (code_.nest.kind == Loops::Kind::row) {
-    large = !large;
-    if (variant.row != 0) large = variant.items >= items[items.size() - 2] && variant.row > 256 * variant.items;
-  }
+  const std::vector<int>& items = code_.cuda.items;
+  const bool last = variant.items == items.back();  // of rows the most, of columns the least
+  bool large = code_.nest.kind == Loops::Kind::row ? last : !last;
+  if (variant.row != 0) large = variant.items >= items[items.size() - 2] && variant.row > 256 * variant.items;
   h.most_threads = large ? 512 : 256;
   return h;
 }

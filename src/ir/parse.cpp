@@ -30,13 +30,12 @@ class Parser {
       size_t start = skip();
       std::string name = value_name();
       expect(':');
-      bool scalar = text_.substr(skip(), 7) == "scalar ";
-      if (scalar) at_ += 6;
+      const bool changing = accept_word("changing "), scalar = accept_word("scalar ");
       Type type = parse_type();
-      define(name,
-             scalar ? builder_.scalar_input(name.substr(1), type.dtype)
-                    : builder_.input(name.substr(1), type.dtype, type.shape, type.order),
-             start);
+      const Value input = scalar ? builder_.scalar_input(name.substr(1), type.dtype)
+                                 : builder_.input(name.substr(1), type.dtype, type.shape, type.order);
+      if (changing) builder_.changes(input);
+      define(name, input, start);
       accept(',');
     }
     expect('{');
@@ -54,6 +53,11 @@ class Parser {
     return at_;
   }
   char peek() { return skip() < text_.size() ? text_[at_] : '\0'; }
+  bool accept_word(std::string_view word) {
+    const bool found = text_.substr(skip()).starts_with(word);
+    if (found) at_ += word.size();
+    return found;
+  }
   bool accept(char c) { return peek() == c ? (++at_, true) : false; }
   std::string where() const { return where(at_); }
   std::string where(size_t at) const {

@@ -57,12 +57,15 @@ std::string type_text(const Type& type) {
 
 std::string print(const Graph& graph) {
   std::vector<std::string> names(graph.nodes.size());
+  std::set<int> changing = graph.changing;  // but for those that a result says it of
+  for (const Output& output : graph.outputs) changing.erase(output.into);
   std::string text = "graph(";
   for (size_t i = 0; i < graph.inputs.size(); ++i) {
     const Node& node = graph[graph.inputs[i]];
     std::string& name = names[static_cast<size_t>(graph.inputs[i])];
     name = "%" + node.text("name");
-    text += (i ? ", " : "") + name + ": " + (node.op == Op::scalar_input ? "scalar " : "") + type_text(node.type);
+    text += (i ? ", " : "") + name + ": " + (changing.count(static_cast<int>(i)) ? "changing " : "") +
+            (node.op == Op::scalar_input ? "scalar " : "") + type_text(node.type);
   }
   text += ") {\n";
   for (size_t i = 0; i < graph.nodes.size(); ++i) {

@@ -12,6 +12,10 @@ bool Kernel::has_windows() const {
   return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.tap; });
 }
 
+bool loads(const Graph& graph, const Step& step, Value input) {
+  return step.role == Step::Role::load && graph.base(step.value) == input;
+}
+
 std::vector<int> loops_in_memory(const Graph& graph, const Kernel& kernel, const Step& step) {
   std::vector<int> loops;
   const Type& type = graph.type(step.value);

@@ -57,6 +57,7 @@ struct Kernel {
 };
 
 // The loops along which a loaded or stored value moves, outermost in memory first.
+bool loads(const Graph& graph, const Step& step, Value input);  // it, or a view of it
 std::vector<int> loops_in_memory(const Graph& graph, const Kernel& kernel, const Step& step);
 
 // Why a value was not computed where it is used. The names are stable: explain prints them, tests match them.

@@ -208,7 +208,7 @@ size_t uses_of(const Graph& graph, const Fusion& fusion, Value input) {
       for (Value v : graph[group.call].operands) uses += graph.base(v) == input;
     const bool pointwise = !group.kernel.reduces() && !group.kernel.has_windows();
     for (const Step& step : group.kernel.steps)
-      uses += step.role == Step::Role::load && graph.base(step.value) == input && !(pointwise && step.value == input);
+      uses += loads(graph, step, input) && !(pointwise && step.value == input);
   }
   return uses;
 }

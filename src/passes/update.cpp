@@ -19,9 +19,7 @@ bool reads(const Graph& graph, const Group& group, Value input) {
     return std::any_of(operands.begin(), operands.end(), [&](Value v) { return graph.base(v) == input; });
   }
   const std::vector<Step>& steps = group.kernel.steps;
-  return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
-    return step.role == Step::Role::load && graph.base(step.value) == input;
-  });
+  return std::any_of(steps.begin(), steps.end(), [&](const Step& step) { return loads(graph, step, input); });
 }
 
 // One element for each row, worked out between the passes over it.
@@ -76,14 +74,14 @@ bool write_in_place(const Graph& graph, Fusion& fusion, const Output& output) {
       if (group.kernel.steps[s].stored && group.kernel.steps[s].value == output.value) writer = &group.kernel, goal = s;
   }
   if (!writer || !(writer->steps[goal].once || is_of_the_row(*writer, goal))) return false;
-  std::vector<Step*> loads;
+  std::vector<Step*> found;
   for (size_t s = 0; s < writer->steps.size(); ++s) {
     Step& step = writer->steps[s];
-    if (step.role != Step::Role::load || graph.base(step.value) != input) continue;
+    if (!loads(graph, step, input)) continue;
     if (step.value != input || step.dims != writer->steps[goal].dims || !leads_only_to(*writer, s, goal)) return false;
-    loads.push_back(&step);
+    found.push_back(&step);
   }
-  for (Step* load : loads) load->overwritten = true;
+  for (Step* load : found) load->overwritten = true;
   return true;
 }
 

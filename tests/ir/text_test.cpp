@@ -37,6 +37,16 @@ TEST(Print, ResultsThatReplaceInputs) {
   EXPECT_EQ(parse(text).outputs[1].into, 1);
 }
 
+TEST(Print, InputsThatSomethingElseReplaces) {
+  const char* text =
+      "graph(%x: f32[n, c], %m: changing f32[c]) {\n"
+      "  %2: f32[n, c] = add(%x, %m)\n"
+      "  return %2\n"
+      "}\n";
+  EXPECT_EQ(print(parse(text)), text);
+  EXPECT_EQ(parse(text).changing, std::set<int>{1});
+}
+
 TEST(Print, NumbersReadBackExactly) {
   for (double value :
        {0.0, -0.0, 1.0, 0.1, 1.0 / 3, 1e-30, 1e300, -2.5, 123456789.0, 9.0e15,

@@ -88,6 +88,21 @@ TEST(Remember, OnlyWhatTheBackwardReads) {
   EXPECT_EQ(saved_names("graph(%x: f32[n], %y: f32[n]) { %1 = add(%x, %y) return %1 }", {"x", "y"}), (Names{}));
 }
 
+// By then a buffer that changes is another one. Where the backward needs the buffer itself, autograd refuses.
+TEST(Remember, WhatWasWorkedOutFromWhatChanges) {
+  const std::string body = "%1 = tanh(%b) %2 = mul(%x, %1) ";
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c], %b: f32[c]) { " + body + "return %2 }", {"x"}), (Names{"b"}));
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c], %b: changing f32[c]) { " + body + "return %2 }", {"x"}), (Names{"tanh"}));
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c], %b: f32[c]) { " + body + "%3 = neg(%b) return %2, %3! -> %b }", {"x"}),
+            (Names{"tanh"}));
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c], %b: changing f32[1, c]) { %1 = reshape(%b) {sizes = [c]} %2 = tanh(%1) "
+                        "%3 = mul(%x, %2) return %3 }",
+                        {"x"}),
+            (Names{"tanh"}));
+  EXPECT_EQ(saved_names("graph(%x: f32[n, c], %b: changing f32[c]) { %1 = mul(%x, %b) return %1 }", {"x"}),
+            (Names{"b"}));
+}
+
 TEST(Remember, ContractionsAndStatisticsAreSaved) {
   EXPECT_EQ(
       saved_names("graph(%x: f32[n, k], %w: f32[k, m]) { %1 = matmul(%x, %w) %2 = silu(%1) return %2 }", {"x", "w"}),

@@ -66,6 +66,14 @@ def emulator():
         pytest.skip(fusewright._core.cuda_unavailable_because())
 
 
+@pytest.fixture
+def emulated(emulator):
+    """Regions of CPU tensors are compiled for a GPU, and run in the emulator."""
+    fusewright._core.emulate_cuda(True)
+    yield
+    fusewright._core.emulate_cuda(os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def everything_emulated(request):
     if os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1":

@@ -14,17 +14,9 @@ from check import all_at_once, check
 from test_operators import ENTRIES, UNARY, anything, in_dtype, positive
 
 import fusewright
-from fusewright import _core, stats
+from fusewright import stats
 
-pytestmark = pytest.mark.real_core
-
-
-@pytest.fixture(autouse=True)
-def emulated(emulator):
-    """Switched on for these tests alone."""
-    _core.emulate_cuda(True)
-    yield
-    _core.emulate_cuda(os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1")
+pytestmark = [pytest.mark.real_core, pytest.mark.usefixtures("emulated")]
 
 
 def test_kernels_are_cuda():

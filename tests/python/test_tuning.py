@@ -150,15 +150,13 @@ assert after["fallback_calls"] == counts["fallback_calls"]
 
 
 @pytest.mark.parametrize("number", range(6))
-def test_any_candidate(emulator, number):
+def test_any_candidate(emulated, number):
     from check import check
 
-    _core.emulate_cuda(True)
     _core.force_candidate(number)
     try:
         check(lambda x, y: (x * y).softmax(-1) * y, [torch.randn(31, 68), torch.randn(31, 68)], layouts=["contiguous"])
         check(lambda x: (x - x.mean(0)).tanh(), [torch.randn(70, 33)], layouts=["contiguous"])
     finally:
         _core.force_candidate(-1)
-        _core.emulate_cuda(os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1")
     assert fusewright.stats()["kernels_tuned"] == 0

@@ -2,7 +2,6 @@
 
 import copy
 import ctypes
-import os
 
 import pytest
 import torch
@@ -47,26 +46,22 @@ def test_nothing_is_left_to_copy(shape, grad):
 
 
 @pytest.mark.real_core
-def test_launches(emulator):
+def test_launches(emulated):
     """One kernel: statistics, their update, the counter and the result."""
     launches = ctypes.CDLL(str(EMULATOR / "libcuda_emulator.so")).emulator_launches
     launches.restype = ctypes.c_uint64
-    _core.emulate_cuda(True)
-    try:
-        for model, x in (
-            (nn.Sequential(nn.BatchNorm1d(8), nn.SiLU()), torch.randn(64, 8)),
-            (nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()), torch.randn(2, 3, 9, 8)),
-        ):
-            ours, plain = pair(model)
-            agree(ours, plain, x)
-            before = launches()
-            seen = operators_of(lambda: ours(x))  # noqa: B023
-            assert launches() - before == 1
-            assert not {"aten::copy_", "aten::add_"} & set(seen), seen
-            plain(x)
-            agree(ours, plain, x)
-    finally:
-        _core.emulate_cuda(os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1")
+    for model, x in (
+        (nn.Sequential(nn.BatchNorm1d(8), nn.SiLU()), torch.randn(64, 8)),
+        (nn.Sequential(nn.BatchNorm2d(3), nn.ReLU()), torch.randn(2, 3, 9, 8)),
+    ):
+        ours, plain = pair(model)
+        agree(ours, plain, x)
+        before = launches()
+        seen = operators_of(lambda: ours(x))  # noqa: B023
+        assert launches() - before == 1
+        assert not {"aten::copy_", "aten::add_"} & set(seen), seen
+        plain(x)
+        agree(ours, plain, x)
 
 
 def test_autograd_sees_one_update():
@@ -223,8 +218,7 @@ def test_a_failure_behind_an_update_is_the_callers(monkeypatch):
 
 @pytest.mark.real_core
 @pytest.mark.parametrize("eager_wins", [True, False])
-def test_the_race_with_eager_moves_nothing(emulator, monkeypatch, eager_wins):
-    _core.emulate_cuda(True)
+def test_the_race_with_eager_moves_nothing(emulated, monkeypatch, eager_wins):
     monkeypatch.setenv("FUSEWRIGHT_TUNE", "1")
 
     class Slow:
@@ -244,13 +238,10 @@ def test_the_race_with_eager_moves_nothing(emulator, monkeypatch, eager_wins):
     monkeypatch.setattr(
         assemble, "_runner", lambda region, *rest: runner(region._replace(compiled=Slow(region.compiled)), *rest)
     )
-    try:
-        ours, plain = optimize(nn.Sequential(nn.BatchNorm1d(4), nn.SiLU())), nn.Sequential(nn.BatchNorm1d(4), nn.SiLU())
-        for grad in (True, False):
-            for _ in range(2):
-                agree(ours, plain, torch.randn(7, 4, requires_grad=grad))
-    finally:
-        _core.emulate_cuda(os.environ.get("FUSEWRIGHT_TEST_EMULATE") == "1")
+    ours, plain = optimize(nn.Sequential(nn.BatchNorm1d(4), nn.SiLU())), nn.Sequential(nn.BatchNorm1d(4), nn.SiLU())
+    for grad in (True, False):
+        for _ in range(2):
+            agree(ours, plain, torch.randn(7, 4, requires_grad=grad))
 
 
 class CudnnNorm(nn.BatchNorm2d):
