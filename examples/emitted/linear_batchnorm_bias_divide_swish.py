@@ -886,7 +886,7 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
 
 template <int W>
 struct SumsOf0 {
-  fw::Moments<float> m6;
+  fw::Moments<float, V> m6;
   FW_FN void clear() {
     m6.clear();
   }
@@ -935,7 +935,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
-  if (inside) sums.m6.count_one();
+  if (inside) sums.m6.count_vector();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -1868,7 +1868,7 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
 
 template <int W>
 struct SumsOf0 {
-  fw::Moments<float> m6;
+  fw::Moments<float, V> m6;
   FW_FN void clear() {
     m6.clear();
   }
@@ -1917,7 +1917,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] constexpr int i = 0;
-  if (inside) sums.m6.count_one();
+  if (inside) sums.m6.count_vector();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
@@ -3248,9 +3248,9 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -3284,6 +3284,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   }
   int depth = 0;
   load_row(a, row);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -4494,9 +4496,9 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -4530,6 +4532,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   }
   int depth = 0;
   load_row(a, row);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -6305,47 +6309,57 @@ FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
   if ((static_cast<u32>(bits_of(value)) & (bits & ~63u)) != 0) asm volatile("trap;");
 }
 
-// Mean and sum of squared distances from it, for each column of a thread, in one sweep. A thread adds up distances from
-// the first element it meets: whatever that is, its own square is among what is added up, so that the subtraction in
-// finish() loses no more than the bits of the count. Threads' results are merged by Chan's formula.
-template <class T>
+// Mean and sum of squared distances from it in one sweep, for each of a thread's W columns, or for its row (W = 1). A
+// thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
+// so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
+// formula. The mean stays a distance from an element: rounded far from 0, means would be too coarse to tell apart.
+template <class T, int W>
 struct Moments {
-  T mean[V], squares[V];  // until finish(): the first element, and squared distances from it
-  T sums[V];              // of distances from it
-  T count;
+  static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
+  T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
+  T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
+  T count;                 // of elements
 
-  FW_FN T sum(int i) const { return mean[i] * count; }
+  FW_FN T sum(int i) const { return (first[i] + shift[i]) * count; }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < V; ++i) mean[i] = squares[i] = sums[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = 0;
   }
-  FW_FN void count_one() { count += 1; }
-  FW_FN void add(int i, T x) {
-    mean[i] = count == 1 ? x : mean[i];
-    const T distance = x - mean[i];
-    sums[i] += distance;
-    squares[i] += distance * distance;
+  FW_FN void count_vector() { count += V / W; }
+  FW_FN void add(int i, T x) {  // element i of the vector
+    const int k = W == 1 ? 0 : i;
+    const bool is_first = count == V / W && (W > 1 || i == 0);
+    first[k] = is_first ? x : first[k];
+    const T distance = x - first[k];
+    shift[k] += distance;
+    squares[k] += distance * distance;
   }
   FW_FN void finish() {
     const T part = count > 0 ? reciprocal(count) : 0;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const T shift = sums[i] * part;
-      mean[i] += shift;
-      squares[i] -= sums[i] * shift;
+    for (int i = 0; i < W; ++i) {
+      const T sum = shift[i];
+      shift[i] = sum * part;
+      squares[i] -= sum * shift[i];
     }
   }
-  // The same bits whichever of the two is merged into the other: no product is fused into one of the sums.
+  // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
+  // and no product is fused into one of the sums.
   FW_FN void merge(const Moments& other) {
     const T total = count + other.count;
     const T part = total > 0 ? reciprocal(total) : 0;
     const T mine = count * part, its = other.count * part, weight = (count * other.count) * part;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const T distance = other.mean[i] - mean[i];
+    for (int i = 0; i < W; ++i) {
+      const bool keeps = other.count == 0 || (count > 0 && first[i] < other.first[i]);
+      const T from = keeps ? first[i] : other.first[i];
+      const T a = count > 0 ? (first[i] - from) + shift[i] : 0;
+      const T b = other.count > 0 ? (other.first[i] - from) + other.shift[i] : 0;
+      const T distance = b - a;
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
-      mean[i] = product(mean[i], mine) + product(other.mean[i], its);
+      shift[i] = product(a, mine) + product(b, its);
+      first[i] = from;
     }
     count = total;
   }
@@ -6353,9 +6367,9 @@ struct Moments {
     Moments other;
     other.count = shuffle_xor(count, offset);
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      other.sums[i] = 0;
-      other.mean[i] = shuffle_xor(mean[i], offset);
+    for (int i = 0; i < W; ++i) {
+      other.first[i] = shuffle_xor(first[i], offset);
+      other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
     }
     return other;
@@ -6385,6 +6399,7 @@ _RULES = r'''
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -6592,10 +6607,11 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
+  int32_t cluster = 1;    // blocks that hold rows or columns together, or add up their sums on the side
 };
 
-constexpr int64_t worth_a_block = 8;  // vectors of a split row for each of its threads
+constexpr int largest_cluster_anywhere = 8;  // blocks
+constexpr int64_t worth_a_block = 8;         // vectors of a split row for each of its threads
 
 class CudaRules {
  public:
@@ -6604,7 +6620,7 @@ class CudaRules {
     bool wide;
     Tiling tiling = {};
     int64_t row = 0;       // vectors in a row that the text is for; 0: any
-    bool cluster = false;  // it is for columns that several blocks hold together
+    bool cluster = false;  // it is for rows or columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
@@ -6700,6 +6716,11 @@ class CudaRules {
   virtual int resident_blocks(const Call& call, const char* entry) const = 0;
   virtual bool tiles_are_ready(const Call& call, const Variant& variant) const = 0;
 
+  // Clusters are teams; where rows have sums on the side of each position, they add those up instead.
+  bool spreads_teams() const {
+    return code_.nest.kind == Loops::Kind::column ||
+           (code_.nest.kind == Loops::Kind::row && code_.cuda.sides_at_positions() == 0);
+  }
   // Columns in registers: threads of a warp share out those of their vectors (fw::team_of_columns).
   bool holds_columns(int items) const { return code_.nest.kind == Loops::Kind::column && items != 0; }
   bool has(const Variant& variant) const {
@@ -6717,6 +6738,7 @@ class CudaRules {
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
+  std::optional<LaunchChoice> rule_clusters(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
@@ -6807,12 +6829,32 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
   if (plan(c, choice)) return choice;
+  if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = choice.split ? 2 : 0;
+  choice.scale = 0;
   return choice;
+}
+
+// Longer rows are held by the blocks of a cluster together, as few of them as can; by more where processors would be
+// idle. Of very few rows more blocks can work on one than a cluster has.
+inline std::optional<LaunchChoice> CudaRules::rule_clusters(Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
+  choice.items = code_.cuda.items.back();
+  choice.threads = 128;
+  const int64_t rows = c.anchors * c.walked;
+  std::optional<LaunchChoice> best;
+  for (choice.cluster = 2; choice.cluster <= largest_cluster_anywhere; choice.cluster *= 2) {
+    if (best && rows * best->cluster >= c.processors) break;
+    // Many rows even out what the device does not do at one speed; of few, a cluster asks for the next one ahead.
+    choice.scale = !code_.cuda.has_sides() && rows * choice.cluster > 64 * c.processors ? 3 : 0;
+    if (rows * choice.cluster * 2 >= c.processors && plan(c, choice)) best = choice;
+    set_vector(c, choice.vector);
+  }
+  return best;
 }
 
 inline LaunchChoice CudaRules::in_registers(int vector) const {
@@ -6857,12 +6899,12 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   };
   const int widest = holds_columns(choice.items) ? held_columns(c.widest) : c.widest;
   if ((choice.vector != 1 && choice.vector != widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
-      (choice.split != 0 && choice.items != 0))
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, largest_cluster_anywhere) || choice.items < 0 ||
+      std::abs(choice.scale) > 4 || (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
-  c.variant.cluster = choice.cluster > 1 && code_.nest.kind == Loops::Kind::column;
+  c.variant.cluster = choice.cluster > 1 && spreads_teams();
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -6938,6 +6980,10 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   const bool last = variant.items == items.back();  // of rows the most, of columns the least
   bool large = code_.nest.kind == Loops::Kind::row ? last : !last;
   if (variant.row != 0) large = variant.items >= items[items.size() - 2] && variant.row > 256 * variant.items;
+  // Those of a cluster wait for one another: two or three on a processor keep it busy (of 512 threads there is room for
+  // one: log_softmax over 32000 took 306 us instead of 279), unless a row needs more.
+  if (variant.cluster && code_.nest.kind == Loops::Kind::row)
+    large = variant.row > largest_cluster_anywhere * 256 * variant.items;
   h.most_threads = large ? 512 : 256;
   return h;
 }
@@ -7017,9 +7063,9 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
     return;
   }
   c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
-  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
+  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements, c.variant.cluster}; has(of_length))
     c.variant.row = c.elements;
-  if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
+  if (c.team > 32) c.threads = c.team / c.spread();  // a team of several warps has the block to itself, or the cluster
   if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
   if (!possible(c)) return;
   c.tiles = c.anchors / c.anchors_together;
@@ -7054,9 +7100,9 @@ inline bool CudaRules::possible(const Call& c) const {
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
-  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
-  // the side, and each of its blocks owns some of their places.
+  if (c.threads < 32 || c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of rows or columns in registers, and each of its blocks has threads of every lane; or it has
+  // sums on the side, and each of its blocks owns some of their places.
   const bool has_places = code_.cuda.sides_at_positions() > 0;
   if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
                         c.team * c.anchors_together < c.cluster))
@@ -7329,6 +7375,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
   c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);

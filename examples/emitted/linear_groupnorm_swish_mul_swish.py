@@ -399,9 +399,9 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -435,6 +435,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
   int depth = 0;
   load_row(a, row);
+  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -508,7 +510,7 @@ namespace {
 using fw::index;
 using fw::V;
 using fw::ITEMS;
-struct Args : fw::KernelArgs<3, 6, 2, 3> {};
+struct Args : fw::KernelArgs<3, 6, 2, 2> {};
 
 struct Row {
   float v3;
@@ -573,11 +575,6 @@ FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused
   (void)a, (void)row, (void)at;
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-}
-FW_FN void load_2(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
   fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in20);
@@ -587,16 +584,16 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
-  float a3;
+  fw::Moments<float, 1> m8;
   FW_FN void clear() {
-    a3 = 0.0f;
+    m8.clear();
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a3 += other.a3;
+    m8.merge(other.m8);
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
-    other.a3 = fw::shuffle_xor(a3, offset);
+    other.m8 = m8.exchanged(offset);
     return other;
   }
 };
@@ -612,29 +609,23 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float part3 = 0.0f;
+  if (inside) sums.m8.count_vector();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
     const float v1 = fw::convert<float>(f.in1[i]);
     const float v2 = fw::add(v0, v1);
-    part3 += v2;
+    if (inside) sums.m8.add(i, v2);
   }
-  if (ITEMS == 1 && inside) sums.a3 = part3;
-  if (ITEMS != 1 && inside) sums.a3 += part3;
 }
 
 struct Sums1 {
-  float a8;
   FW_FN void clear() {
-    a8 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums1& other) {
-    a8 += other.a8;
   }
   FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums1 other;
-    other.a8 = fw::shuffle_xor(a8, offset);
     return other;
   }
 };
@@ -643,51 +634,15 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.a3;
+  row.v3 = sums.m8.sum(0);
   row.v5 = fw::over_row(row.v3, number0);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float part8 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v7 = fw::square(v6);
-    part8 += v7;
-  }
-  if (ITEMS == 1 && inside) sums.a8 = part8;
-  if (ITEMS != 1 && inside) sums.a8 += part8;
-}
-
-struct Sums2 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Sums2& other) {
-  }
-  FW_FN Sums2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums2 other;
-    return other;
-  }
-};
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v8 = sums.a8;
+  row.v8 = sums.m8.squares[0];
   row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
 
-FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
@@ -715,7 +670,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), out23);
 }
 
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
+FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
@@ -747,6 +702,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
       load_0(a, row, place(a, e), x, f);
       stage_0(a, row, place(a, e), x, f, kept, true, sums0);
     }
+    sums0.m8.finish();
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
@@ -758,18 +714,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
       load_1(a, row, place(a, e), x, f);
       stage_1(a, row, place(a, e), x, f, kept, true, sums1);
     }
-    fw::reduce(team, sums1);
     row_2(a, row, first, sums1);
-    Sums2 sums2;
-    sums2.clear();
-    const index end2 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end2; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_2(a, row, place(a, e), x, f);
-      stage_2(a, row, place(a, e), x, f, kept, true, sums2);
-    }
-    row_3(a, row, first, sums2);
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase0(const Args a) {
@@ -826,12 +771,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     if (end - e0 <= AHEAD * step) break;
     e0 += AHEAD * step;
   }
+  sums.m8.finish();
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -839,9 +785,11 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
@@ -894,88 +842,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     if (end - e0 <= AHEAD * step) break;
     e0 += AHEAD * step;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  const index beginning = split * static_cast<index>(a.stretch);
-  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
-#pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = e0 + beyond;
-      load_2(a, row, place(a, e), next[n], next_fixed[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums1);
-  }
-  row_2(a, row, first && true, sums1);
-  Sums2 sums;
-  sums.clear();
-  Kept kept;
-  while (e0 < end) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = e0 + beyond;
-        load_2(a, row, place(a, e), next[n], next_fixed[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = e0 + beyond;
-        stage_2(a, row, place(a, e), x[n], f[n], kept, true, sums);
-      }
-    }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
-  }
-}
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase3(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1000,17 +868,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
-  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums1);
-  }
-  row_2(a, row, first && false, sums1);
-  Sums2 sums2;
-  sums2.clear();
-  row_3(a, row, first && true, sums2);
+  row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
@@ -1024,19 +882,6 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge1(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
-  Sums1 sums;
-  sums.clear();
-#pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
-    sums.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
 '''
 
@@ -1304,9 +1149,9 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -1340,6 +1185,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
   int depth = 0;
   load_row(a, row);
+  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -1413,7 +1260,7 @@ namespace {
 using fw::index;
 using fw::V;
 using fw::ITEMS;
-struct Args : fw::KernelArgs<3, 8, 2, 3> {};
+struct Args : fw::KernelArgs<3, 8, 2, 2> {};
 
 struct Row {
   float v3;
@@ -1482,11 +1329,6 @@ FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused
   (void)a, (void)row, (void)at;
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-}
-FW_FN void load_2(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
@@ -1496,16 +1338,16 @@ FW_FN void load_row(const Args& a, Row& row) {
 }
 
 struct Sums0 {
-  float a3;
+  fw::Moments<float, 1> m8;
   FW_FN void clear() {
-    a3 = 0.0f;
+    m8.clear();
   }
   FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a3 += other.a3;
+    m8.merge(other.m8);
   }
   FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums0 other;
-    other.a3 = fw::shuffle_xor(a3, offset);
+    other.m8 = m8.exchanged(offset);
     return other;
   }
 };
@@ -1521,29 +1363,23 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] constexpr int i = 0;
-  float part3 = 0.0f;
+  if (inside) sums.m8.count_vector();
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     const float v0 = fw::convert<float>(x.in0[i]);
     const float v1 = fw::convert<float>(f.in1[i]);
     const float v2 = fw::add(v0, v1);
-    part3 += v2;
+    if (inside) sums.m8.add(i, v2);
   }
-  if (ITEMS == 1 && inside) sums.a3 = part3;
-  if (ITEMS != 1 && inside) sums.a3 += part3;
 }
 
 struct Sums1 {
-  float a8;
   FW_FN void clear() {
-    a8 = 0.0f;
   }
   FW_FN void merge([[maybe_unused]] const Sums1& other) {
-    a8 += other.a8;
   }
   FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
     Sums1 other;
-    other.a8 = fw::shuffle_xor(a8, offset);
     return other;
   }
 };
@@ -1552,53 +1388,17 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.a3;
+  row.v3 = sums.m8.sum(0);
   if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
   row.v5 = fw::over_row(row.v3, number0);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float part8 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v7 = fw::square(v6);
-    part8 += v7;
-  }
-  if (ITEMS == 1 && inside) sums.a8 = part8;
-  if (ITEMS != 1 && inside) sums.a8 += part8;
-}
-
-struct Sums2 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Sums2& other) {
-  }
-  FW_FN Sums2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums2 other;
-    return other;
-  }
-};
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v8 = sums.a8;
+  row.v8 = sums.m8.squares[0];
   if (store) static_cast<float*>(a.pointers[3])[row.o3] = fw::convert<float>(row.v8);
   row.v9 = fw::over_row(row.v8, number0);
   row.v11 = fw::add(row.v9, number1);
   row.v12 = fw::rsqrt(row.v11);
 }
 
-FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
@@ -1626,7 +1426,7 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), out23);
 }
 
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
+FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
@@ -1658,6 +1458,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
       load_0(a, row, place(a, e), x, f);
       stage_0(a, row, place(a, e), x, f, kept, true, sums0);
     }
+    sums0.m8.finish();
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
@@ -1669,18 +1470,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
       load_1(a, row, place(a, e), x, f);
       stage_1(a, row, place(a, e), x, f, kept, true, sums1);
     }
-    fw::reduce(team, sums1);
     row_2(a, row, first, sums1);
-    Sums2 sums2;
-    sums2.clear();
-    const index end2 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end2; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_2(a, row, place(a, e), x, f);
-      stage_2(a, row, place(a, e), x, f, kept, true, sums2);
-    }
-    row_3(a, row, first, sums2);
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase0(const Args a) {
@@ -1737,12 +1527,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     if (end - e0 <= AHEAD * step) break;
     e0 += AHEAD * step;
   }
+  sums.m8.finish();
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_count() - 1 - fw::block_index());
+  const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
@@ -1750,9 +1541,11 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
+  const index beginning = split * static_cast<index>(a.stretch);
+  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
+  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
+  const index step = static_cast<index>(team.threads());
+  index e0 = beginning + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
   Values next[AHEAD];
   Fixed next_fixed[AHEAD];
@@ -1805,88 +1598,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     if (end - e0 <= AHEAD * step) break;
     e0 += AHEAD * step;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  const index beginning = split * static_cast<index>(a.stretch);
-  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
-#pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = e0 + beyond;
-      load_2(a, row, place(a, e), next[n], next_fixed[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums1);
-  }
-  row_2(a, row, first && true, sums1);
-  Sums2 sums;
-  sums.clear();
-  Kept kept;
-  while (e0 < end) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = e0 + beyond;
-        load_2(a, row, place(a, e), next[n], next_fixed[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = e0 + beyond;
-        stage_2(a, row, place(a, e), x[n], f[n], kept, true, sums);
-      }
-    }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
-  }
-}
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase3(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1911,17 +1624,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_1(a, row, first && false, sums0);
   Sums1 sums1;
   sums1.clear();
-  if (a.left[1] == 1) sums1 = static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[1]; i += static_cast<index>(team.threads()))
-      sums1.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums1);
-  }
-  row_2(a, row, first && false, sums1);
-  Sums2 sums2;
-  sums2.clear();
-  row_3(a, row, first && true, sums2);
+  row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
@@ -1935,19 +1638,6 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge1(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
-  Sums1 sums;
-  sums.clear();
-#pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
-    sums.merge(static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums1>*>(a.partial[1])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
 '''
 
@@ -4009,7 +3699,6 @@ constexpr u32 warp_size = 32;
 constexpr u32 all_lanes = 0xffffffffu;
 FW_FN u32 thread_index() { return threadIdx.x; }  // within the block
 FW_FN u32 block_index() { return blockIdx.x; }
-FW_FN u32 block_count() { return gridDim.x; }
 FW_FN u32 block_threads() { return blockDim.x; }
 FW_FN u32 lane_index() { return threadIdx.x % warp_size; }
 FW_FN u32 warp_index() { return threadIdx.x / warp_size; }
@@ -4622,6 +4311,18 @@ FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 par
 #endif
 }
 
+// The blocks that a team is spread over exchange their sums through two buffers in turn. A block sends when all of its
+// threads have done with the exchange before, and needs what all blocks sent to end one: nobody leaves sums in a buffer
+// while another still reads it, and nothing else holds the blocks together. The buffers and their barriers are the last
+// of the shared memory before `end`.
+template <class... Sums>
+FW_FN void begin_cluster(Team& team, char* end) {
+  if (team.cluster_bits == 0) return;
+  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
+  team.buffers = end - 16 - 2 * team.buffer_bytes;
+  open_mail(team.cluster_bits, reinterpret_cast<u64*>(end) - 2, 2);
+}
+
 template <class S>
 FW_FN void exchange(Team& team, S& sums) {
   const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
@@ -4746,6 +4447,78 @@ FW_FN void stay_above([[maybe_unused]] u32 bits) {
   if (bits > 32) asm volatile("trap;");
 }
 
+// Mean and sum of squared distances from it in one sweep, for each of a thread's W columns, or for its row (W = 1). A
+// thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
+// so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
+// formula. The mean stays a distance from an element: rounded far from 0, means would be too coarse to tell apart.
+template <class T, int W>
+struct Moments {
+  static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
+  T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
+  T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
+  T count;                 // of elements
+
+  FW_FN T sum(int i) const { return (first[i] + shift[i]) * count; }
+  FW_FN void clear() {
+    count = 0;
+#pragma unroll
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = 0;
+  }
+  FW_FN void count_vector() { count += V / W; }
+  FW_FN void add(int i, T x) {  // element i of the vector
+    const int k = W == 1 ? 0 : i;
+    const bool is_first = count == V / W && (W > 1 || i == 0);
+    first[k] = is_first ? x : first[k];
+    const T distance = x - first[k];
+    shift[k] += distance;
+    squares[k] += distance * distance;
+  }
+  FW_FN void finish() {
+    const T part = count > 0 ? reciprocal(count) : 0;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const T sum = shift[i];
+      shift[i] = sum * part;
+      squares[i] -= sum * shift[i];
+    }
+  }
+  // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
+  // and no product is fused into one of the sums.
+  FW_FN void merge(const Moments& other) {
+    const T total = count + other.count;
+    const T part = total > 0 ? reciprocal(total) : 0;
+    const T mine = count * part, its = other.count * part, weight = (count * other.count) * part;
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      const bool keeps = other.count == 0 || (count > 0 && first[i] < other.first[i]);
+      const T from = keeps ? first[i] : other.first[i];
+      const T a = count > 0 ? (first[i] - from) + shift[i] : 0;
+      const T b = other.count > 0 ? (other.first[i] - from) + other.shift[i] : 0;
+      const T distance = b - a;
+      squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
+      shift[i] = product(a, mine) + product(b, its);
+      first[i] = from;
+    }
+    count = total;
+  }
+  FW_FN Moments exchanged(u32 offset) const {
+    Moments other;
+    other.count = shuffle_xor(count, offset);
+#pragma unroll
+    for (int i = 0; i < W; ++i) {
+      other.first[i] = shuffle_xor(first[i], offset);
+      other.shift[i] = shuffle_xor(shift[i], offset);
+      other.squares[i] = shuffle_xor(squares[i], offset);
+    }
+    return other;
+  }
+
+ private:
+  // A product that no addition behind it swallows.
+  FW_FN static float product(float a, float b) { return __fmul_rn(a, b); }
+  FW_FN static double product(double a, double b) { return __dmul_rn(a, b); }
+};
+
 }  // namespace fw
 '''
 
@@ -4764,6 +4537,7 @@ _RULES = r'''
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -4971,10 +4745,11 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
+  int32_t cluster = 1;    // blocks that hold rows or columns together, or add up their sums on the side
 };
 
-constexpr int64_t worth_a_block = 8;  // vectors of a split row for each of its threads
+constexpr int largest_cluster_anywhere = 8;  // blocks
+constexpr int64_t worth_a_block = 8;         // vectors of a split row for each of its threads
 
 class CudaRules {
  public:
@@ -4983,7 +4758,7 @@ class CudaRules {
     bool wide;
     Tiling tiling = {};
     int64_t row = 0;       // vectors in a row that the text is for; 0: any
-    bool cluster = false;  // it is for columns that several blocks hold together
+    bool cluster = false;  // it is for rows or columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
@@ -5079,6 +4854,11 @@ class CudaRules {
   virtual int resident_blocks(const Call& call, const char* entry) const = 0;
   virtual bool tiles_are_ready(const Call& call, const Variant& variant) const = 0;
 
+  // Clusters are teams; where rows have sums on the side of each position, they add those up instead.
+  bool spreads_teams() const {
+    return code_.nest.kind == Loops::Kind::column ||
+           (code_.nest.kind == Loops::Kind::row && code_.cuda.sides_at_positions() == 0);
+  }
   // Columns in registers: threads of a warp share out those of their vectors (fw::team_of_columns).
   bool holds_columns(int items) const { return code_.nest.kind == Loops::Kind::column && items != 0; }
   bool has(const Variant& variant) const {
@@ -5096,6 +4876,7 @@ class CudaRules {
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
+  std::optional<LaunchChoice> rule_clusters(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
@@ -5186,12 +4967,32 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
   if (plan(c, choice)) return choice;
+  if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
   choice.items = 0;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = choice.split ? 2 : 0;
+  choice.scale = 0;
   return choice;
+}
+
+// Longer rows are held by the blocks of a cluster together, as few of them as can; by more where processors would be
+// idle. Of very few rows more blocks can work on one than a cluster has.
+inline std::optional<LaunchChoice> CudaRules::rule_clusters(Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
+  choice.items = code_.cuda.items.back();
+  choice.threads = 128;
+  const int64_t rows = c.anchors * c.walked;
+  std::optional<LaunchChoice> best;
+  for (choice.cluster = 2; choice.cluster <= largest_cluster_anywhere; choice.cluster *= 2) {
+    if (best && rows * best->cluster >= c.processors) break;
+    // Many rows even out what the device does not do at one speed; of few, a cluster asks for the next one ahead.
+    choice.scale = !code_.cuda.has_sides() && rows * choice.cluster > 64 * c.processors ? 3 : 0;
+    if (rows * choice.cluster * 2 >= c.processors && plan(c, choice)) best = choice;
+    set_vector(c, choice.vector);
+  }
+  return best;
 }
 
 inline LaunchChoice CudaRules::in_registers(int vector) const {
@@ -5236,12 +5037,12 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   };
   const int widest = holds_columns(choice.items) ? held_columns(c.widest) : c.widest;
   if ((choice.vector != 1 && choice.vector != widest) || !power(choice.threads, 32, 512) ||
-      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, 8) || choice.items < 0 || std::abs(choice.scale) > 4 ||
-      (choice.split != 0 && choice.items != 0))
+      !power(choice.lanes, 1, 128) || !power(choice.cluster, 1, largest_cluster_anywhere) || choice.items < 0 ||
+      std::abs(choice.scale) > 4 || (choice.split != 0 && choice.items != 0))
     return false;
   set_vector(c, choice.vector);
   c.variant.items = choice.items;
-  c.variant.cluster = choice.cluster > 1 && code_.nest.kind == Loops::Kind::column;
+  c.variant.cluster = choice.cluster > 1 && spreads_teams();
   c.threads = choice.threads;
   c.cluster = choice.cluster;
   if (code_.nest.kind == Loops::Kind::pointwise)
@@ -5317,6 +5118,10 @@ inline CudaRules::Held CudaRules::held(const Variant& variant) const {
   const bool last = variant.items == items.back();  // of rows the most, of columns the least
   bool large = code_.nest.kind == Loops::Kind::row ? last : !last;
   if (variant.row != 0) large = variant.items >= items[items.size() - 2] && variant.row > 256 * variant.items;
+  // Those of a cluster wait for one another: two or three on a processor keep it busy (of 512 threads there is room for
+  // one: log_softmax over 32000 took 306 us instead of 279), unless a row needs more.
+  if (variant.cluster && code_.nest.kind == Loops::Kind::row)
+    large = variant.row > largest_cluster_anywhere * 256 * variant.items;
   h.most_threads = large ? 512 : 256;
   return h;
 }
@@ -5396,9 +5201,9 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
     return;
   }
   c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
-  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements}; has(of_length))
+  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements, c.variant.cluster}; has(of_length))
     c.variant.row = c.elements;
-  if (c.team > 32) c.threads = c.team;  // a team of several warps has the block to itself
+  if (c.team > 32) c.threads = c.team / c.spread();  // a team of several warps has the block to itself, or the cluster
   if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
   if (!possible(c)) return;
   c.tiles = c.anchors / c.anchors_together;
@@ -5433,9 +5238,9 @@ inline bool CudaRules::possible(const Call& c) const {
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
   const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
-  if (c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
-  // A cluster is one team, of columns in registers, and each of its blocks has threads of every lane; or it has sums on
-  // the side, and each of its blocks owns some of their places.
+  if (c.threads < 32 || c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
+  // A cluster is one team, of rows or columns in registers, and each of its blocks has threads of every lane; or it has
+  // sums on the side, and each of its blocks owns some of their places.
   const bool has_places = code_.cuda.sides_at_positions() > 0;
   if (c.cluster > 1 && (c.variant.items == 0 || c.cluster > c.largest_cluster || (!c.variant.cluster && !has_places) ||
                         c.team * c.anchors_together < c.cluster))
@@ -5708,6 +5513,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
   c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
   c.team = std::max(team, 32 / c.lanes);
@@ -5959,9 +5765,9 @@ _TABLE = [
   k.cuda.walked_axes = {0};
   k.cuda.sums = {{4}, {4}, {}};
   k.cuda.vectors = {{0, 2}, {1, 2}, {2, 2}, {3, 2}, {4, 2}, {5, 2}};
-  k.cuda.walking.stages = 3;
-  k.cuda.walking.sums = {{4}, {4}, {}};
-  k.cuda.walking.leaves_sums = {true, true, false};
+  k.cuda.walking.stages = 2;
+  k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4, 8};
   k.cuda.ahead = {0};
@@ -5973,14 +5779,11 @@ _TABLE = [
         ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
-            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
-            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
-            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
     ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2";
@@ -6004,9 +5807,9 @@ _TABLE = [
   k.cuda.walked_axes = {0};
   k.cuda.sums = {{4}, {4}, {}};
   k.cuda.vectors = {{0, 2}, {1, 2}, {4, 2}, {5, 2}, {6, 2}, {7, 2}};
-  k.cuda.walking.stages = 3;
-  k.cuda.walking.sums = {{4}, {4}, {}};
-  k.cuda.walking.leaves_sums = {true, true, false};
+  k.cuda.walking.stages = 2;
+  k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4, 8};
   k.cuda.ahead = {0};
@@ -6018,14 +5821,11 @@ _TABLE = [
         ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
         ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
-            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
-            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
         ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
-            ['', '_phase0', '_phase1', '_phase2', '_phase3', '_merge0', '_merge1'],
-            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
+            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
     ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3";

@@ -51,10 +51,10 @@ void CudaEmitter::write_team_part() {
     line("const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);");
     return;
   }
-  // A cluster of blocks is at the same anchors.
-  const bool in_clusters = !walking() && !sides(true).empty();
-  line("const fw::Quotient block = fw::divided(fw::block_index()", in_clusters ? " >> a.cluster_bits" : "",
-       ", a.tiles, a.tiles_divider);");
+  // A cluster of blocks is at the same anchors: as one team, or with parts of its own for each.
+  const bool in_clusters = !walking() && !is_spread();
+  const std::string cluster = walking() ? "" : is_spread() ? " >> team.cluster_bits" : " >> a.cluster_bits";
+  line("const fw::Quotient block = fw::divided(fw::block_index()", cluster, ", a.tiles, a.tiles_divider);");
   line("const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));");
   std::string number = "block.quotient";
   if (in_clusters) {
@@ -275,8 +275,10 @@ std::string CudaEmitter::a_sum_of(int p) const {
 // All that a team reduces.
 std::string CudaEmitter::names_of_sums() const {
   std::string names;
+  auto add = [&](const std::string& name) { names += (names.empty() ? "" : ", ") + name; };
   for (int p = 0; p < nest().stages; ++p)
-    if (!reduces_in(p).empty()) names += (names.empty() ? "SumsOf" : ", SumsOf") + to_string(p) + "<1>";
+    if (!reduces_in(p).empty()) add(is_column() ? "SumsOf" + to_string(p) + "<1>" : "Sums" + to_string(p));
+  if (!sides(false).empty()) add("Total");
   return names;
 }
 
@@ -292,9 +294,8 @@ void CudaEmitter::write_held_entry() {
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
   line("fw::let_next_launch_begin();");
-  // Columns in registers may be those of several blocks together.
   line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
-       is_column() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
+       is_spread() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
   if (is_column()) line("fw::Team columns = fw::team_of_columns(team);");
   line("const index elements = fw::held_elements(a.elements);");
   if (is_column()) {
@@ -309,8 +310,8 @@ void CudaEmitter::write_held_entry() {
     line("const fw::u32 stretch_bits = team.bits + a.anchor_bits;");
     line("const fw::Mailbox<ITEMS", types, "> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);");
   }
-  if (is_column()) {
-    line("fw::begin_cluster<", names_of_sums(), ">(columns, fw::shared_memory() + a.ahead);");
+  if (is_spread()) {
+    line("fw::begin_cluster<", names_of_sums(), ">(", reducing_team(), ", fw::shared_memory() + a.ahead);");
     line("fw::join_cluster(team.cluster_bits);");
   }
   if (has_sides()) {
@@ -347,7 +348,7 @@ void CudaEmitter::write_held_entry() {
       sums = "own" + id;
       line("SumsOf", id, "<1> ", sums, " = fw::own_column(team, sums", id, ");");
     }
-    if (!reduces_in(p).empty()) line("fw::reduce(", is_column() ? "columns, " : "team, ", sums, ");");
+    if (!reduces_in(p).empty()) line("fw::reduce(", reducing_team(), ", ", sums, ");");
     // Those of the next columns: in the first pass, where a thread holds the most, they would take registers.
     if (p == 0 && is_column()) write_load_row("next", "next.live && " + first_thread());
     line("row_", to_string(p + 1), "(a, row, first, ", is_column() ? "team, " : "", sums, ");");

@@ -454,7 +454,8 @@ void CudaEmitter::write_sums(int p) {
   open("struct ", name);
   for (int s : reduces_in(p))
     if (!nest().moments_of(s)) line(accumulator_type(s), " a", to_string(s), lanes, ";");
-  for (int m : moments_in(p)) line("fw::Moments<", accumulator_type(m), "> m", to_string(m), ";");
+  for (int m : moments_in(p))
+    line("fw::Moments<", accumulator_type(m), is_column() ? ", V> m" : ", 1> m", to_string(m), ";");
   open("FW_FN void clear()");
   each([&](int s, const std::string& a) { line(a, " = ", identity(s, dtype(s)), ";"); });
   for (int m : moments_in(p)) line("m", to_string(m), ".clear();");
@@ -645,8 +646,9 @@ void CudaEmitter::write_row_code(int p) {
 
 std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return computed(s);
+  const std::string i = is_column() ? "i" : "0";
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
-    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(i)" : ".squares[i]");
+    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(" + i + ")" : ".squares[" + i + "]");
   return "sums.a" + to_string(s) + (own_column_ ? "[0]" : is_column() ? "[i]" : "");
 }
 

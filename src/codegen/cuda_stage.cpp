@@ -190,15 +190,17 @@ void CudaEmitter::write_stage(int p) {
   for (int s : needed_)
     if (is_line(s) && stored_in(s, p)) line(storage_type(dtype(s)), " out", to_string(s), "[V];");
   // A vector is added up by itself first: short sums are the more accurate ones.
+  std::vector<int> added_up = reduces_in(p);
+  std::erase_if(added_up, [&](int s) { return nest().moments_of(s) != nullptr; });
   if (!is_column())
-    for (int s : reduces_in(p)) line(accumulator_type(s), " part", to_string(s), " = ", identity(s, dtype(s)), ";");
+    for (int s : added_up) line(accumulator_type(s), " part", to_string(s), " = ", identity(s, dtype(s)), ";");
   for (int s : sides_in(p))
     if (!is_position_side(s)) line(reg(s), " part", to_string(s), " = ", literal(0, dtype(s)), ";");
 
   // Windows fill whole lines, which the loop over the vector reads.
   for (int s : needed_)
     if (is_line(s) && step(s).role == Role::window) write_window(s);
-  for (int m : moments_in(p)) line("if (inside) sums.m", to_string(m), ".count_one();");
+  for (int m : moments_in(p)) line("if (inside) sums.m", to_string(m), ".count_vector();");
   out_ += "#pragma unroll\n";
   open("for (int i = 0; i < V; ++i)");
   for (int s : needed_)
@@ -209,8 +211,7 @@ void CudaEmitter::write_stage(int p) {
       line("out", to_string(s), "[i] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
   for (int s : needed_)
     if (carried(s)) line("kept.v", to_string(s), "[i] = ", use(s), ";");
-  for (int s : reduces_in(p)) {
-    if (nest().moments_of(s)) continue;
+  for (int s : added_up) {
     if (is_column())
       line("if (inside) ", accumulate(s, "sums.a" + to_string(s) + "[i]"));
     else
@@ -226,7 +227,7 @@ void CudaEmitter::write_stage(int p) {
   close();
 
   // A thread's only vector has nothing to be added to.
-  for (int s : reduces_in(p)) {
+  for (int s : added_up) {
     if (is_column()) break;
     const std::string sum = "sums.a" + to_string(s), part = "part" + to_string(s);
     line("if (ITEMS == 1 && inside) ", sum, " = ", part, ";");

@@ -4,9 +4,9 @@
 // A source fixes its variant in front of everything: FW_VECTOR elements that a thread reads at once, FW_ITEMS such
 // vectors that it holds in registers (0: it walks over them), FW_WIDE for offsets that need 64 bits. Of rows in
 // registers also: FW_ROW vectors in each (0: as the launch says), FW_DEPTH rows that a thread asks for before it works
-// on the first (0: the next one comes straight into registers), FW_THREADS in a block at most, FW_CLUSTER where columns
-// are spread over several blocks, and what a thread has in shared memory: FW_SLOT bytes, with FW_AHEAD and FW_FIXED of
-// them for each vector of a row on its way and of operands that all rows share.
+// on the first (0: the next one comes straight into registers), FW_THREADS in a block at most, FW_CLUSTER where rows or
+// columns are spread over several blocks, and what a thread has in shared memory: FW_SLOT bytes, with FW_AHEAD and
+// FW_FIXED of them for each vector of a row on its way and of operands that all rows share.
 #ifndef FW_KERNELS_CUDA_LOOPS_H
 #define FW_KERNELS_CUDA_LOOPS_H
 
@@ -471,47 +471,57 @@ FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
 #endif
 }
 
-// Mean and sum of squared distances from it, for each column of a thread, in one pass. A thread adds up distances from
-// the first element it meets: whatever that is, its own square is among what is added up, so that the subtraction in
-// finish() loses no more than the bits of the count. Threads' results are merged by Chan's formula.
-template <class T>
+// Mean and sum of squared distances from it in one pass, for each of a thread's W columns, or for its row (W = 1). A
+// thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
+// so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
+// formula. The mean stays a distance from an element: rounded far from 0, means would be too coarse to tell apart.
+template <class T, int W>
 struct Moments {
-  T mean[V], squares[V];  // until finish(): the first element, and squared distances from it
-  T sums[V];              // of distances from it
-  T count;
+  static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
+  T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
+  T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
+  T count;                 // of elements
 
-  FW_FN T sum(int i) const { return mean[i] * count; }
+  FW_FN T sum(int i) const { return (first[i] + shift[i]) * count; }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < V; ++i) mean[i] = squares[i] = sums[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = 0;
   }
-  FW_FN void count_one() { count += 1; }
-  FW_FN void add(int i, T x) {
-    mean[i] = count == 1 ? x : mean[i];
-    const T distance = x - mean[i];
-    sums[i] += distance;
-    squares[i] += distance * distance;
+  FW_FN void count_vector() { count += V / W; }
+  FW_FN void add(int i, T x) {  // element i of the vector
+    const int k = W == 1 ? 0 : i;
+    const bool is_first = count == V / W && (W > 1 || i == 0);
+    first[k] = is_first ? x : first[k];
+    const T distance = x - first[k];
+    shift[k] += distance;
+    squares[k] += distance * distance;
   }
   FW_FN void finish() {
     const T part = count > 0 ? reciprocal(count) : 0;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const T shift = sums[i] * part;
-      mean[i] += shift;
-      squares[i] -= sums[i] * shift;
+    for (int i = 0; i < W; ++i) {
+      const T sum = shift[i];
+      shift[i] = sum * part;
+      squares[i] -= sum * shift[i];
     }
   }
-  // The same bits whichever of the two is merged into the other: no product is fused into one of the sums.
+  // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
+  // and no product is fused into one of the sums.
   FW_FN void merge(const Moments& other) {
     const T total = count + other.count;
     const T part = total > 0 ? reciprocal(total) : 0;
     const T mine = count * part, its = other.count * part, weight = (count * other.count) * part;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const T distance = other.mean[i] - mean[i];
+    for (int i = 0; i < W; ++i) {
+      const bool keeps = other.count == 0 || (count > 0 && first[i] < other.first[i]);
+      const T from = keeps ? first[i] : other.first[i];
+      const T a = count > 0 ? (first[i] - from) + shift[i] : 0;
+      const T b = other.count > 0 ? (other.first[i] - from) + other.shift[i] : 0;
+      const T distance = b - a;
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
-      mean[i] = product(mean[i], mine) + product(other.mean[i], its);
+      shift[i] = product(a, mine) + product(b, its);
+      first[i] = from;
     }
     count = total;
   }
@@ -519,9 +529,9 @@ struct Moments {
     Moments other;
     other.count = shuffle_xor(count, offset);
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
-      other.sums[i] = 0;
-      other.mean[i] = shuffle_xor(mean[i], offset);
+    for (int i = 0; i < W; ++i) {
+      other.first[i] = shuffle_xor(first[i], offset);
+      other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
     }
     return other;

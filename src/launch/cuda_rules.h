@@ -3,6 +3,7 @@
 // what follows from a choice, cuda_arguments.h what the launches are handed.
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -20,10 +21,11 @@ struct LaunchChoice {
   int32_t lanes = 1;      // neighbouring columns side by side, at most
   int32_t split = 0;      // several blocks may share a row
   int32_t scale = 0;      // 2^scale times as many splits, or parts of the walk, as the rule has
-  int32_t cluster = 1;    // blocks that hold columns together, or add up their sums on the side
+  int32_t cluster = 1;    // blocks that hold rows or columns together, or add up their sums on the side
 };
 
-constexpr int64_t worth_a_block = 8;  // vectors of a split row for each of its threads
+constexpr int largest_cluster_anywhere = 8;  // blocks
+constexpr int64_t worth_a_block = 8;         // vectors of a split row for each of its threads
 
 class CudaRules {
  public:
@@ -32,7 +34,7 @@ class CudaRules {
     bool wide;
     Tiling tiling = {};
     int64_t row = 0;       // vectors in a row that the text is for; 0: any
-    bool cluster = false;  // it is for columns that several blocks hold together
+    bool cluster = false;  // it is for rows or columns that several blocks hold together
     bool operator==(const Variant& o) const { return key() == o.key(); }
     bool operator<(const Variant& o) const { return key() < o.key(); }
 
@@ -128,6 +130,11 @@ class CudaRules {
   virtual int resident_blocks(const Call& call, const char* entry) const = 0;
   virtual bool tiles_are_ready(const Call& call, const Variant& variant) const = 0;
 
+  // Clusters are teams; where rows have sums on the side of each position, they add those up instead.
+  bool spreads_teams() const {
+    return code_.nest.kind == Loops::Kind::column ||
+           (code_.nest.kind == Loops::Kind::row && code_.cuda.sides_at_positions() == 0);
+  }
   // Columns in registers: threads of a warp share out those of their vectors (fw::team_of_columns).
   bool holds_columns(int items) const { return code_.nest.kind == Loops::Kind::column && items != 0; }
   bool has(const Variant& variant) const {
@@ -145,6 +152,7 @@ class CudaRules {
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
+  std::optional<LaunchChoice> rule_clusters(Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }

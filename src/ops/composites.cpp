@@ -270,6 +270,12 @@ Expr layer_norm(const Context& c) {
   return affine(c, y, 1, false).cast(c.x().dtype());
 }
 
+Expr instance_norm(const Context& c) {
+  Expr x = widen(c.x());
+  Expr y = normalised(x, last_dims(x, x.rank() - 2), c.number("eps"));
+  return affine(c, y, 1, true).cast(c.x().dtype());
+}
+
 Expr rms_norm(const Context& c) {
   Expr x = widen(c.x());
   Expr power = mean_of(square(x), last_dims(x, c.node.integer("axes")), true);

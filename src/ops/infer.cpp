@@ -374,10 +374,13 @@ Type infer_composite(Inference& in) {
                            in.what());
       return with(in.shape(0));
     }
+    case Op::instance_norm:
+      in.check(in.rank(0) >= 3, "needs at least 3 dimensions");
+      [[fallthrough]];
     case Op::batch_norm:
     case Op::batch_norm_inference:
       in.check(in.rank(0) >= 2, "needs at least 2 dimensions");
-      expect_affine(in.op == Op::batch_norm ? 1 : 3);
+      expect_affine(in.op == Op::batch_norm_inference ? 3 : 1);
       expect_vectors(1);
       for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
         in.builder.unify(in.shape(i)[0], in.shape(0)[1], in.what());

@@ -37,7 +37,8 @@ Attr to_attr(const Attribute& attribute) {
 // A norm's weight and bias follow its input; which of them are there need not be said twice.
 void complete_norm(Op op, size_t operands, Attrs& attrs) {
   size_t first = op == Op::batch_norm_inference ? 3 : 1;
-  bool norm = op == Op::group_norm || op == Op::layer_norm || op == Op::rms_norm || op == Op::batch_norm || first == 3;
+  bool norm = op == Op::group_norm || op == Op::instance_norm || op == Op::layer_norm || op == Op::rms_norm ||
+              op == Op::batch_norm || first == 3;
   if (!norm || attrs.count("has_weight") || attrs.count("has_bias")) return;
   attrs["has_weight"] = int64_t{operands > first};
   attrs["has_bias"] = int64_t{operands > first + 1};

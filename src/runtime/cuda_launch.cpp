@@ -39,7 +39,9 @@ void CudaLauncher::expect_rows(const Graph& graph, const KernelCode& code) {
   const Size size = elements_of_row(code.axes, code.nest);
   const bool known = size.constant().has_value();
   const int64_t elements = graph.hint(size);
-  if (elements <= 0 || graph.may_change(size)) return;
+  if (elements <= 0) return;
+  expect_clusters(elements, graph.may_change(size));
+  if (graph.may_change(size)) return;
   const int expected = elements % widest_ == 0 ? widest_ : 1;
   std::vector<Variant> rest;
   for (const Variant& variant : variants_) {
@@ -50,9 +52,26 @@ void CudaLauncher::expect_rows(const Graph& graph, const KernelCode& code) {
     const int64_t team = power_of_two_from(ceil_div(of_length.row, variant.items));
     // Most of the items would be empty.
     const bool empty = variant.vector == widest_ && variant.items > 1 && of_length.row * 2 <= variant.items;
-    if (team <= held(of_length).most_threads && !empty) rest.push_back(of_length);
+    const int64_t most = held(of_length).most_threads * (variant.cluster ? largest_cluster_anywhere : 1);
+    if (team <= most && !empty) rest.push_back(of_length);
   }
   variants_ = std::move(rest);
+}
+
+// Rows that a block cannot hold are those of a cluster, by vectors, if they would be read twice or more. Few models
+// have them, and the others compile nothing for it.
+void CudaLauncher::expect_clusters(int64_t elements, bool may_change) {
+  const int passes = code_.cuda.walking.stages;
+  if (!spreads_teams() || elements % widest_ != 0 || passes < 2) return;
+  const Variant alone{widest_, code_.cuda.items.back(), false, {}};
+  Variant together = alone;
+  together.cluster = true;
+  // With 512 threads to a block two passes over split rows are as fast.
+  Variant of_length = together;
+  if (passes > 2 && !may_change) of_length.row = elements / widest_;
+  const int64_t threads = ceil_div(elements / widest_, alone.items);
+  if (threads > held(alone).most_threads && threads <= held(of_length).most_threads * largest_cluster_anywhere)
+    variants_.push_back(together);
 }
 
 // The operands as the graph knows them: aligned, in their orders, with the sizes at capture.

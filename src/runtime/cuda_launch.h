@@ -75,6 +75,7 @@ class CudaLauncher : CudaRules {
   std::shared_ptr<cuda::Module> module(const Variant& variant, const std::string& entry) const;  // that has the entry
   bool is_loaded(const Variant& variant) const;
   void expect_rows(const Graph& graph, const KernelCode& code);
+  void expect_clusters(int64_t elements, bool may_change);
   void expect_tensors(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
                       const std::vector<Order>& orders);
   void expect_tiles();

@@ -63,11 +63,16 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
       // leaves one part.
       if (side_parts > 1)
         for (int cluster : {8, 4}) but([&](LaunchChoice& o) { o.cluster = cluster; });
+      // Rows that a block cannot hold, in more or fewer together.
+      if (spreads_teams() && (first.items == 0 || first.cluster > 1))
+        for (int cluster : {2, 4, 8})
+          for (int scale : {0, 3})
+            add({.vector = first.vector, .items = code_.cuda.items.back(), .scale = scale, .cluster = cluster});
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
       if (first.split)
         add({.vector = first.vector, .threads = 512});
-      else if (rows < c.processors)
+      else if (rows < c.processors || first.cluster > 1)
         add({.vector = first.vector, .split = 1});
       break;
     case LoopNest::Kind::column:

@@ -15,6 +15,8 @@ namespace {
 constexpr int rounds = 3;              // samples of each candidate, after one that warms up
 constexpr double long_us = 5'000;      // one is enough where a round takes as long: what disturbs it is shorter
 constexpr double hopeless = 2;         // times slower than the fastest in their first two runs: not sampled again
+constexpr int steps_in_a_row = 4;      // of a region,
+constexpr int head_start = 16;         // behind so many times that memory is written: about half a millisecond
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
 
@@ -65,7 +67,7 @@ bool Tuner::read(const std::string& key, std::span<std::byte> choice) {
 
 std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, size_t count,
                                          const std::function<void(size_t)>& launch, TuningProgress& progress,
-                                         double clearly, bool let_go) {
+                                         double clearly, What what) {
   progress.begin_choice();
   std::vector<std::vector<double>> samples(count);
   std::vector<double> warming_up(count, never);
@@ -83,10 +85,15 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     for (int round = 0; round <= rounds; ++round) {
       for (size_t i = 0; i < count; ++i) {
         if (!in[i]) continue;
-        if (let_go) runtime_.let_l2_forget(host.device());
-        host.clear(scratch);
+        // Also of what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind that.
+        if (what == What::kernel) runtime_.let_l2_forget(host.device());
+        for (int n = 0; n < (what == What::kernel ? 1 : head_start); ++n) host.clear(scratch);
         try {
-          const double time = runtime_.microseconds(host.device(), host.stream(), [&] { launch(i); });
+          const int calls = what == What::kernel || round == 0 ? 1 : steps_in_a_row;
+          const double all = runtime_.microseconds(host.device(), host.stream(), [&] {
+            for (int n = 0; n < calls; ++n) launch(i);
+          });
+          const double time = all / calls;
           if (round > 0)
             samples[i].push_back(time);
           else

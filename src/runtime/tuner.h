@@ -81,15 +81,16 @@ class Tuner {
   // Times candidates on the host's device and stream, each with nothing of its operands in the L2 cache; launch(i) puts
   // candidate i there and may be called any number of times. Returns the fastest; the first, which is the rule's, if no
   // other is faster by the factor `clearly`; nothing if it cannot be timed. A candidate that throws is out.
-  // let_go: also of what kernels asked the cache to hold. Of a region's step the host takes 50 us and more longer
-  // behind that, which would count.
+  // A region's step takes the host as long as the device or longer. Several in a row are timed, behind a head start: as
+  // in a model, what counts is the longer of the two, and not how one waits for the other.
+  enum class What { kernel, region };
   struct Timing {
     size_t fastest;
     std::vector<double> microseconds;  // medians, infinite where a candidate was given up
   };
   std::optional<Timing> time(Host& host, const std::string& kernel, size_t count,
                              const std::function<void(size_t)>& launch, TuningProgress& progress, double clearly = 1.02,
-                             bool let_go = true);
+                             What what = What::kernel);
 
   uint64_t kernels_timed() const { return timed_; }
 

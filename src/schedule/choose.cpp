@@ -92,7 +92,7 @@ LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows) {
   for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule}) {
     if (!schedule->can_schedule(graph, kernel, innermost)) continue;
     LoopNest nest = schedule->lower(graph, kernel, order);
-    if (rows == Rows::memory && nest.kind == LoopNest::Kind::column) {
+    if (rows == Rows::memory && nest.kind != LoopNest::Kind::pointwise) {
       nest.moments = find_moments(graph, kernel);
       nest.stages = 1;
       assign_stages(graph, kernel, nest);

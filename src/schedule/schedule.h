@@ -46,7 +46,7 @@ extern const Schedule pointwise_schedule, row_schedule, column_schedule;
 enum class Rows {
   cached,     // in the nearest cache: reading costs little, and values are computed again
   registers,  // with the values that are carried on
-  memory,     // far away: columns take both moments in one pass
+  memory,     // far away: both moments are taken in one pass
 };
 LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows = Rows::cached);
 

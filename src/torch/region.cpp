@@ -640,7 +640,7 @@ Region::Verdict Region::verdict(at::TensorList inputs) {
 std::string Region::contest_key(uint64_t bucket, int gpu) const {
   const cuda::Device& device = cuda::device(gpu);
   return Sha256()
-      .update_field("region against eager 1")
+      .update_field("region against eager 2")
       .update_field(cuda::key_of(print(graph_), device.architecture))
       .update_field(device.name)
       .update_field(std::to_string(device.multiprocessors))
@@ -678,7 +678,7 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
     return Verdict::fused;  // decided by a later call: not all variants are compiled, and the best may be missing
   } else {
     TuningProgress progress;
-    auto timing = tuner.time(host, name_, 2, run, progress, 1.05, false);
+    auto timing = tuner.time(host, name_, 2, run, progress, 1.05, Tuner::What::region);
     verdict = timing && timing->fastest == 1 ? Verdict::eager : Verdict::fused;
     if (timing) {
       tuner.remember(key, verdict);

@@ -184,6 +184,51 @@ TEST_F(Clusters, HoldColumnsOfAllKinds) {
   EXPECT_GT(emulator_count("emulator_cluster_launches"), before);
 }
 
+// Rows that are longer than what a block holds, of the length at capture or another; in any order of threads.
+TEST_F(Clusters, HoldLongRowsTogether) {
+  Graph graph = parse("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }");
+  graph.hints["c"] = 40000;
+  const std::vector<bool> wrt{true};
+  const auto executable = compile(graph, wrt);
+  for (int64_t c : {40000, 16388, 65536}) {
+    const uint64_t before = emulator_count("emulator_cluster_launches");
+    std::mt19937 random(23);
+    const std::vector<Array> inputs = random_inputs(graph, {{"n", 3}, {"c", c}}, random);
+    for (wanted = 1; wanted <= 6; ++wanted) {
+      setenv("FUSEWRIGHT_EMULATOR_SEED", std::to_string(wanted).c_str(), 1);
+      EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << c << ", candidate " << wanted;
+    }
+    unsetenv("FUSEWRIGHT_EMULATOR_SEED");
+    EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << c;  // forward and backward
+  }
+  // Longer than those of any cluster, and without vectors.
+  for (int64_t c : {65540, 40001}) {
+    const uint64_t before = emulator_count("emulator_cluster_launches");
+    std::mt19937 random(24);
+    const std::vector<Array> inputs = random_inputs(graph, {{"n", 2}, {"c", c}}, random);
+    for (wanted = 0; wanted <= 1; ++wanted) EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << c;
+    EXPECT_EQ(emulator_count("emulator_cluster_launches"), before) << c;
+  }
+}
+
+// With one number for each row on the side, which its cluster adds up as well.
+TEST_F(Clusters, HoldLongRowsWithTotals) {
+  for (const auto& [type, length] :
+       {std::pair<std::string, std::string>{"f32", "24576"}, {"bf16", "40960"}, {"f64", "12288"}}) {
+    const Graph graph = parse("graph(%x: " + type + "[n, 3, " + length + "], %w: " + type + "[3], %b: " + type +
+                              "[3]) { %1 = instance_norm(%x, %w, %b) {eps = 0.01, has_weight = 1, has_bias = 1} %2 = "
+                              "silu(%1) return %2 }");
+    const std::vector<bool> wrt{true, true, true};
+    const auto executable = compile(graph, wrt);
+    const uint64_t before = emulator_count("emulator_cluster_launches");
+    std::mt19937 random(25);
+    const std::vector<Array> inputs = random_inputs(graph, {{"n", 2}}, random);
+    for (wanted = 1; wanted <= 6; ++wanted)
+      EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << type << ", candidate " << wanted;
+    EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 4) << type;
+  }
+}
+
 // Nothing is compiled for clusters where there are none.
 class BeforeSm90 : public Clusters {};
 TEST_F(BeforeSm90, HasNoTextForClusters) {

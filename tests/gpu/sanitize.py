@@ -61,6 +61,9 @@ def cases(device: torch.device) -> dict:
     for number in range(11):
         found[f"columns, candidate {number}"] = lambda k=number: in_way(k, place(torch.nn.BatchNorm1d(40)), 1024, 40)
         found[f"groups, candidate {number}"] = lambda k=number: in_way(k, place(torch.nn.GroupNorm(32, 256)), 600, 256)
+    for number in range(4):
+        instances = torch.nn.InstanceNorm2d(8, affine=True)
+        found[f"rows, candidate {number}"] = lambda k=number, m=instances: in_way(k, place(m), 20, 8, 160, 160)
     return found
 
 

@@ -265,6 +265,9 @@ def test_values_of_columns_lie_as_they_like(rows):
         (lambda: nn.GroupNorm(4, 32), (5, 32, 95, 96)),  # few rows, too long for a block
         (lambda: nn.GroupNorm(32, 256), (9, 256, 23, 31)),  # few rows that blocks hold
         (lambda: nn.InstanceNorm2d(24, affine=True), (3, 24, 129, 257)),  # a number for each row
+        (lambda: nn.InstanceNorm2d(24, affine=True), (6, 24, 160, 132)),  # held by clusters of blocks, on sm_90
+        (lambda: nn.GroupNorm(4, 32), (9, 32, 64, 64)),
+        (lambda: nn.LogSoftmax(1), (333, 50_000)),
         (lambda: nn.LayerNorm((3, 131, 129)), (21, 3, 131, 129)),  # weights as large as a row
         (lambda: nn.LayerNorm(768), (1111, 768)),
         (lambda: nn.BatchNorm2d(24), (7, 24, 129, 65)),  # a pass that leaves no sums, in many blocks

@@ -155,17 +155,20 @@ TEST(Norms, AreTheirFormulas) {
   const std::string rest = "eps = 0.01, has_weight = 1, has_bias = 1} return %y }";
   Array group = interpret(parse(inputs + "group_norm(%x, %w, %b) {groups = 2, " + rest), {x, w, b})[0];
   Array batch = interpret(parse(inputs + "batch_norm(%x, %w, %b) {" + rest), {x, w, b})[0];
+  Array instance = interpret(parse(inputs + "instance_norm(%x, %w, %b) {" + rest), {x, w, b})[0];
   for_each_index(x.sizes, [&](const Sizes& i) {
-    std::vector<double> in_group, in_channel;
+    std::vector<double> in_group, in_channel, in_instance;
     for_each_index(x.sizes, [&](const Sizes& k) {
       if (k[0] == i[0] && k[1] / 2 == i[1] / 2) in_group.push_back(x(k));
       if (k[1] == i[1]) in_channel.push_back(x(k));
+      if (k[0] == i[0] && k[1] == i[1]) in_instance.push_back(x(k));
     });
     auto formula = [&](const std::vector<double>& v) {
       return (x(i) - mean_of(v)) / std::sqrt(var_of(v) + 0.01) * w({i[1]}) + b({i[1]});
     };
     EXPECT_NEAR(group(i), formula(in_group), 1e-12);
     EXPECT_NEAR(batch(i), formula(in_channel), 1e-12);
+    EXPECT_NEAR(instance(i), formula(in_instance), 1e-12);
   });
 }
 

@@ -31,9 +31,12 @@ class Rules : CudaRules {
     for (Variant& variant : variants_)
       if (variant.items != 0 && variant.vector == widest_) variant.row = vectors;
   }
+  // As for rows that are longer than what a block holds.
+  void expect_clusters() { variants_.push_back({widest_, code_.cuda.items.back(), false, {}, 0, true}); }
   int64_t most_threads(const Call& c) const { return held(c.variant).most_threads; }
-  Call planned() const {
+  Call planned(int64_t largest_cluster = 1) const {
     Call c = bound();
+    c.largest_cluster = largest_cluster;
     EXPECT_TRUE(plan(c, rule(c, c.widest)));
     return c;
   }
@@ -224,6 +227,43 @@ TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
   const auto c = kernel.planned(4);
   EXPECT_GT(c.tiles, 4 * 132);
   EXPECT_GE(c.parts, c.teams_in_block() / c.anchors_together);
+}
+
+// Rows that are longer than what a block holds, in as few blocks of 256 threads as can; in more where there are few
+// rows.
+TEST(CudaShape, ClustersHoldLongRows) {
+  struct Rows {
+    int64_t rows, length, cluster, threads;
+  };
+  for (auto [rows, length, cluster, threads] : {Rows{4096, 16384, 1, 512},
+                                                {4096, 32000, 4, 256},
+                                                {128, 32768, 4, 256},
+                                                {20, 20000, 8, 128},
+                                                {4096, 65536, 8, 256}}) {
+    const Program program = fused("graph(%x: f32[" + std::to_string(rows) + ", " + std::to_string(length) +
+                                      "]) { %1 = softmax(%x) {dim = 1} return %1 }",
+                                  {}, true);
+    Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+    rules.expect_clusters();
+    const auto c = rules.planned(8);
+    EXPECT_EQ(c.cluster, cluster) << rows << " x " << length;
+    EXPECT_EQ(c.threads, threads) << rows << " x " << length;
+    EXPECT_GT(c.variant.items, 0) << rows << " x " << length;
+    EXPECT_EQ(c.blocks, c.parts * c.anchors * cluster) << "one team";
+    EXPECT_GE(c.share * c.parts, rows);
+    // Where there are none the rows are walked over, or split.
+    if (cluster > 1) {
+      EXPECT_EQ(rules.planned(1).variant.items, 0);
+    }
+  }
+  for (auto [rows, length] : {std::pair{8, 65536}, {4096, 65540}, {4096, 40001}}) {
+    const Program program = fused("graph(%x: f32[" + std::to_string(rows) + ", " + std::to_string(length) +
+                                      "]) { %1 = softmax(%x) {dim = 1} return %1 }",
+                                  {}, true);
+    Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+    rules.expect_clusters();
+    EXPECT_EQ(rules.planned(8).cluster, 1) << rows << " x " << length;
+  }
 }
 
 // A cluster is one team: as many more columns side by side as it has blocks, until they fill a line of memory.

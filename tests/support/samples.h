@@ -167,6 +167,7 @@ inline const std::vector<Sample>& samples() {
       {"log_softmax", unary("log_softmax", "{dim = 0}")},
       {"group_norm", norm("group_norm", "%x: f64[n, 2*g, h], %a: f64[2*g], %b: f64[2*g]", "%x, %a, %b",
                           "groups = 2, eps = 0.001, has_weight = 1, has_bias = 1")},
+      {"instance_norm", norm("instance_norm", channels, "%x, %a, %b", "eps = 0.001, has_weight = 1, has_bias = 1")},
       {"layer_norm", norm("layer_norm", "%x: f64[n, c, w], %a: f64[c, w], %b: f64[c, w]", "%x, %a, %b",
                           "axes = 2, eps = 0.001, has_weight = 1, has_bias = 1")},
       {"rms_norm", norm("rms_norm", "%x: f64[n, c], %a: f64[c]", "%x, %a", "axes = 1, eps = 0.001, has_weight = 1")},

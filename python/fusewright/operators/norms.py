@@ -129,6 +129,6 @@ def _instance_norm(c, input, weight, bias, running_mean, running_var, use_input_
         return _batch_norm_eval(c, input, weight, bias, running_mean, running_var, eps)
     if running_mean is not None or running_var is not None:
         c.decline(reasons.MUTATION, "running statistics updated in place")
-    if not isinstance(input.sizes[1], int):
-        c.decline(reasons.DYNAMIC_SHAPE, "the number of channels")
-    return _norm(c, "group_norm", [input], weight, bias, groups=input.sizes[1], eps=c.number(eps))
+    if input.rank < 3:
+        c.decline(reasons.UNSUPPORTED_ATTRIBUTE, "an instance of one element")
+    return _norm(c, "instance_norm", [input], weight, bias, eps=c.number(eps))
