@@ -265,11 +265,15 @@ TEST(Accuracy, VarianceFarFromZero) {
   std::mt19937 random(12);
   std::normal_distribution<double> noise;
   const int64_t count = 20000;
-  Array x(DType::f32, {2, count});
-  for (double& value : x.data) value = static_cast<float>(1e6 + noise(random));
-  const char* text = "graph(%x: f32[n, c]) { %1 = var(%x) {dims = (1), keepdim = 0, correction = 0} return %1 }";
-  std::vector<double> found = run(text, {x}), expected = interpret(parse(text), {x})[0].data;
-  for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(found[i], expected[i], 0.01 * expected[i]);
+  // Of rows and of columns, longer than what is held.
+  for (const auto& [dims, sizes] : {std::pair<std::string, Sizes>{"1", {2, count}}, {"0", {count, 2}}}) {
+    Array x(DType::f32, sizes);
+    for (double& value : x.data) value = static_cast<float>(1e6 + noise(random));
+    const std::string text =
+        "graph(%x: f32[n, c]) { %1 = var(%x) {dims = (" + dims + "), keepdim = 0, correction = 0} return %1 }";
+    std::vector<double> found = run(text, {x}), expected = interpret(parse(text), {x})[0].data;
+    for (size_t i = 0; i < 2; ++i) EXPECT_NEAR(found[i], expected[i], 0.01 * expected[i]) << dims;
+  }
 }
 
 TEST(NaN, PropagatesThroughMaximaAndMinima) {

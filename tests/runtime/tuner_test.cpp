@@ -77,6 +77,29 @@ TEST_F(TunerTest, TakesTheFastest) {
   EXPECT_EQ(host.bytes, 2 * (50 << 20));
 }
 
+// Of a region several steps in a row count, behind work that gives the host a head start. A step by itself, which waits
+// for the host, does not.
+TEST_F(TunerTest, RegionsAreTimedInARow) {
+  std::vector<int> runs(2);
+  const auto timing = tuner.time(
+      host, "region", 2,
+      [&](size_t i) {
+        // The first one takes tuning, and each row begins slowly.
+        const int n = runs[i]++;
+        cuda.now += (i == 0 ? 100 : 90) + (n == 0 ? 10'000 : 0) + (n % 4 == 1 ? 40 : 0);
+        const std::lock_guard lock(cuda.mutex);
+        cuda.calls.push_back("step");
+      },
+      progress, 1.02, Tuner::What::region);
+  ASSERT_TRUE(timing);
+  EXPECT_EQ(timing->fastest, 1u);
+  EXPECT_NEAR(timing->microseconds[0], 110, 0.1);
+  EXPECT_NEAR(timing->microseconds[1], 100, 0.1);
+  EXPECT_EQ(runs, (std::vector<int>{13, 13}));
+  EXPECT_EQ(cuda.count("flush"), 2 * 4 * 16);
+  EXPECT_EQ(cuda.count("cuCtxResetPersistingL2Cache"), 0) << "the host would wait for it";
+}
+
 // What takes milliseconds is not disturbed by what takes microseconds, and would be noticed.
 TEST_F(TunerTest, SamplesLongCandidatesOnce) {
   const auto timing = time({4000, 3000});

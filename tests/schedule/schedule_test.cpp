@@ -94,6 +94,17 @@ TEST(Schedule, StagesFollowDependencies) {
     }
 }
 
+// From far away a row or column is read twice for a norm, not three times.
+TEST(Schedule, BothMomentsInOnePassOverMemory) {
+  for (const char* text : {"graph(%x: f32[n, c]) { %1 = layer_norm(%x) {axes = 1, eps = 0.01} return %1 }",
+                           "graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.01} return %1 }"}) {
+    const Lowered norm = lowered(text);
+    const auto passes = [&](Rows rows) { return choose_schedule(norm.program.forward, norm.kernel(0), rows).stages; };
+    EXPECT_EQ(passes(Rows::memory), 2) << text;
+    EXPECT_EQ(passes(Rows::registers), 3) << text;
+  }
+}
+
 TEST(LoopOrder, WithTilesMostBytesDecideOnTheLines) {
   auto inner = [](const char* text, bool tiles) {
     Program program = program_of(text);
