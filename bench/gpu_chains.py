@@ -184,6 +184,7 @@ LAYERS = {
         ("batchnorm2d relu", norm(lambda s: nn.BatchNorm2d(s[1]), nn.ReLU), (32, 256, 28, 28), (2, 8, 7, 7)),
         ("layernorm gelu", norm(lambda s: nn.LayerNorm(s[-1]), nn.GELU), (8, 1024, 768), (2, 4, 48)),
         ("layernorm of images silu", norm(lambda s: nn.LayerNorm(s[1:]), nn.SiLU), (16, 64, 256, 128), (2, 3, 8, 4)),
+        ("log_softmax", lambda s: nn.LogSoftmax(-1), (4096, 32000), (4, 96)),
         ("softmax over channels", lambda s: SoftmaxOverChannels(), (16, 21, 256, 256), (2, 5, 4, 4)),
         ("squeeze excite", lambda s: SqueezeExcite(), (32, 256, 56, 56), (2, 8, 7, 7)),
     )
@@ -314,6 +315,8 @@ def host(options, done: dict) -> None:
             step = per_call(lambda call=call, x=x, g=gradient: call(x).backward(g), x, calls=200)
             done[name][kind] = {"forward_s": forward, "step_s": step}
         done[name]["region alone"] = {"forward_s": region_alone(model, x)}
+        plain = x.detach()  # one operator of PyTorch's: hosts differ, and so does one from hour to hour
+        done[name]["torch.add alone"] = {"forward_s": per_call(lambda x=plain: torch.add(x, x), x)}
         print(f"  {name}: {done[name]}", flush=True)
 
 

@@ -968,7 +968,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.m6.sum(i);
+    row.v1[i] = sums.m6.sum[i];
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
@@ -1950,7 +1950,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.m6.sum(i);
+    row.v1[i] = sums.m6.sum[i];
     if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
@@ -6312,19 +6312,19 @@ FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
 // Mean and sum of squared distances from it in one sweep, for each of a thread's W columns, or for its row (W = 1). A
 // thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
 // so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
-// formula. The mean stays a distance from an element: rounded far from 0, means would be too coarse to tell apart.
+// formula. The mean among them stays a distance from an element: rounded far from 0, means would be too coarse to tell
+// apart. For the mean as a result elements are added up as they are: close to 0 it is finer than a distance.
 template <class T, int W>
 struct Moments {
   static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
   T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
   T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
-  T count;                 // of elements
+  T sum[W], count;         // of elements
 
-  FW_FN T sum(int i) const { return (first[i] + shift[i]) * count; }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = sum[i] = 0;
   }
   FW_FN void count_vector() { count += V / W; }
   FW_FN void add(int i, T x) {  // element i of the vector
@@ -6332,6 +6332,7 @@ struct Moments {
     const bool is_first = count == V / W && (W > 1 || i == 0);
     first[k] = is_first ? x : first[k];
     const T distance = x - first[k];
+    sum[k] += x;
     shift[k] += distance;
     squares[k] += distance * distance;
   }
@@ -6339,9 +6340,9 @@ struct Moments {
     const T part = count > 0 ? reciprocal(count) : 0;
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      const T sum = shift[i];
-      shift[i] = sum * part;
-      squares[i] -= sum * shift[i];
+      const T distances = shift[i];
+      shift[i] = distances * part;
+      squares[i] -= distances * shift[i];
     }
   }
   // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
@@ -6360,6 +6361,7 @@ struct Moments {
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
+      sum[i] += other.sum[i];
     }
     count = total;
   }
@@ -6371,6 +6373,7 @@ struct Moments {
       other.first[i] = shuffle_xor(first[i], offset);
       other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
+      other.sum[i] = shuffle_xor(sum[i], offset);
     }
     return other;
   }
@@ -7632,7 +7635,7 @@ _TABLE = [
   k.cuda.sums = {{4}, {4}, {}};
   k.cuda.vectors = {{0, 1}, {9, 1}};
   k.cuda.walking.stages = 2;
-  k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.sums = {{4, 4, 4, 4, 4}, {}};
   k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {8, 16, 4};
@@ -7675,7 +7678,7 @@ _TABLE = [
   k.cuda.sums = {{4}, {4}, {}};
   k.cuda.vectors = {{0, 1}, {11, 1}};
   k.cuda.walking.stages = 2;
-  k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.sums = {{4, 4, 4, 4, 4}, {}};
   k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {8, 16, 4};

@@ -634,7 +634,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.m8.sum(0);
+  row.v3 = sums.m8.sum[0];
   row.v5 = fw::over_row(row.v3, number0);
   row.v8 = sums.m8.squares[0];
   row.v9 = fw::over_row(row.v8, number0);
@@ -1388,7 +1388,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.m8.sum(0);
+  row.v3 = sums.m8.sum[0];
   if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
   row.v5 = fw::over_row(row.v3, number0);
   row.v8 = sums.m8.squares[0];
@@ -4450,19 +4450,19 @@ FW_FN void stay_above([[maybe_unused]] u32 bits) {
 // Mean and sum of squared distances from it in one sweep, for each of a thread's W columns, or for its row (W = 1). A
 // thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
 // so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
-// formula. The mean stays a distance from an element: rounded far from 0, means would be too coarse to tell apart.
+// formula. The mean among them stays a distance from an element: rounded far from 0, means would be too coarse to tell
+// apart. For the mean as a result elements are added up as they are: close to 0 it is finer than a distance.
 template <class T, int W>
 struct Moments {
   static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
   T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
   T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
-  T count;                 // of elements
+  T sum[W], count;         // of elements
 
-  FW_FN T sum(int i) const { return (first[i] + shift[i]) * count; }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = sum[i] = 0;
   }
   FW_FN void count_vector() { count += V / W; }
   FW_FN void add(int i, T x) {  // element i of the vector
@@ -4470,6 +4470,7 @@ struct Moments {
     const bool is_first = count == V / W && (W > 1 || i == 0);
     first[k] = is_first ? x : first[k];
     const T distance = x - first[k];
+    sum[k] += x;
     shift[k] += distance;
     squares[k] += distance * distance;
   }
@@ -4477,9 +4478,9 @@ struct Moments {
     const T part = count > 0 ? reciprocal(count) : 0;
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      const T sum = shift[i];
-      shift[i] = sum * part;
-      squares[i] -= sum * shift[i];
+      const T distances = shift[i];
+      shift[i] = distances * part;
+      squares[i] -= distances * shift[i];
     }
   }
   // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
@@ -4498,6 +4499,7 @@ struct Moments {
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
+      sum[i] += other.sum[i];
     }
     count = total;
   }
@@ -4509,6 +4511,7 @@ struct Moments {
       other.first[i] = shuffle_xor(first[i], offset);
       other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
+      other.sum[i] = shuffle_xor(sum[i], offset);
     }
     return other;
   }
@@ -5766,7 +5769,7 @@ _TABLE = [
   k.cuda.sums = {{4}, {4}, {}};
   k.cuda.vectors = {{0, 2}, {1, 2}, {2, 2}, {3, 2}, {4, 2}, {5, 2}};
   k.cuda.walking.stages = 2;
-  k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.sums = {{4, 4, 4, 4, 4}, {}};
   k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4, 8};
@@ -5808,7 +5811,7 @@ _TABLE = [
   k.cuda.sums = {{4}, {4}, {}};
   k.cuda.vectors = {{0, 2}, {1, 2}, {4, 2}, {5, 2}, {6, 2}, {7, 2}};
   k.cuda.walking.stages = 2;
-  k.cuda.walking.sums = {{4, 4, 4, 4}, {}};
+  k.cuda.walking.sums = {{4, 4, 4, 4, 4}, {}};
   k.cuda.walking.leaves_sums = {true, false};
   k.cuda.walking.final_phase = false;
   k.cuda.items = {1, 2, 4, 8};

@@ -101,8 +101,8 @@ void CudaEmitter::describe() {
   for (int p = 0; p < nest().stages; ++p) {
     std::vector<int64_t> sizes;
     for (int s : reduces_in(p)) sizes.push_back(size_of(compute_type(dtype(s))));
-    // Beside the two: sums of distances, counts.
-    for (int m : moments_in(p)) sizes.insert(sizes.end(), 2, size_of(compute_type(dtype(m))));
+    // Beside the two: first elements, sums of distances, counts.
+    for (int m : moments_in(p)) sizes.insert(sizes.end(), 3, size_of(compute_type(dtype(m))));
     cuda.sums.push_back(sizes);
     cuda.leaves_sums.push_back(leaves_sums(p));
   }
@@ -648,7 +648,7 @@ std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return computed(s);
   const std::string i = is_column() ? "i" : "0";
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
-    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(" + i + ")" : ".squares[" + i + "]");
+    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum[" : ".squares[") + i + "]";
   return "sums.a" + to_string(s) + (own_column_ ? "[0]" : is_column() ? "[i]" : "");
 }
 

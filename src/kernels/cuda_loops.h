@@ -474,19 +474,19 @@ FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
 // Mean and sum of squared distances from it in one pass, for each of a thread's W columns, or for its row (W = 1). A
 // thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
 // so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
-// formula. The mean stays a distance from an element: rounded far from 0, means would be too coarse to tell apart.
+// formula. The mean among them stays a distance from an element: rounded far from 0, means would be too coarse to tell
+// apart. For the mean as a result elements are added up as they are: close to 0 it is finer than a distance.
 template <class T, int W>
 struct Moments {
   static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
   T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
   T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
-  T count;                 // of elements
+  T sum[W], count;         // of elements
 
-  FW_FN T sum(int i) const { return (first[i] + shift[i]) * count; }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = sum[i] = 0;
   }
   FW_FN void count_vector() { count += V / W; }
   FW_FN void add(int i, T x) {  // element i of the vector
@@ -494,6 +494,7 @@ struct Moments {
     const bool is_first = count == V / W && (W > 1 || i == 0);
     first[k] = is_first ? x : first[k];
     const T distance = x - first[k];
+    sum[k] += x;
     shift[k] += distance;
     squares[k] += distance * distance;
   }
@@ -501,9 +502,9 @@ struct Moments {
     const T part = count > 0 ? reciprocal(count) : 0;
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      const T sum = shift[i];
-      shift[i] = sum * part;
-      squares[i] -= sum * shift[i];
+      const T distances = shift[i];
+      shift[i] = distances * part;
+      squares[i] -= distances * shift[i];
     }
   }
   // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
@@ -522,6 +523,7 @@ struct Moments {
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
+      sum[i] += other.sum[i];
     }
     count = total;
   }
@@ -533,6 +535,7 @@ struct Moments {
       other.first[i] = shuffle_xor(first[i], offset);
       other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
+      other.sum[i] = shuffle_xor(sum[i], offset);
     }
     return other;
   }

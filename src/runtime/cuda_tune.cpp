@@ -70,9 +70,10 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
             add({.vector = first.vector, .items = code_.cuda.items.back(), .scale = scale, .cluster = cluster});
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
-      if (first.split)
+      // Rows that are read once need not be held.
+      if (first.split || (first.items != 0 && code_.cuda.walking.stages == 1))
         add({.vector = first.vector, .threads = 512});
-      else if (rows < c.processors || first.cluster > 1)
+      if (!first.split && (rows < c.processors || first.cluster > 1 || code_.cuda.walking.stages == 1))
         add({.vector = first.vector, .split = 1});
       break;
     case LoopNest::Kind::column:

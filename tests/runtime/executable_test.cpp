@@ -276,6 +276,23 @@ TEST(Accuracy, VarianceFarFromZero) {
   }
 }
 
+// Beside a variance, and far closer to zero than the elements are.
+TEST(Accuracy, MeanCloseToZero) {
+  std::mt19937 random(13);
+  std::normal_distribution<double> noise;
+  const int64_t count = 20000;
+  for (const auto& [dim, sizes] : {std::pair<int64_t, Sizes>{1, {4, count}}, {0, {count, 4}}}) {
+    Array x(DType::f32, sizes);
+    for (double& value : x.data) value = static_cast<float>(noise(random));
+    const std::string dims = "{dims = (" + std::to_string(dim) + "), keepdim = ";
+    const Graph graph = parse("graph(%x: f32[n, c]) { %1 = mean(%x) " + dims + "1} %2 = var(%x) " + dims +
+                              "1, correction = 0} return %1, %2 }");
+    const auto outputs = execute(*compile(graph), {x}, {}).outputs;
+    const std::vector<double> found = to_array(outputs[0]).data, expected = interpret(graph, {x})[0].data;
+    for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(found[i], expected[i], 1e-8) << "dimension " << dim;
+  }
+}
+
 TEST(NaN, PropagatesThroughMaximaAndMinima) {
   for (double special : {nan, inf, -inf}) {
     Array x(DType::f32, {3, 40}, 1.0), y(DType::f32, {3, 40}, 0.5);
