@@ -40,22 +40,23 @@ tests() {
     return "${PIPESTATUS[0]}"
   fi
   for name in "${!parts[@]}"; do
-    [ -e "$work/tests/$name.ok" ] && continue
+    [ -e "$work/tests/$name.ok" ] && cat "$work/tests/$name.summary" && continue
     (
       # shellcheck disable=SC2086
       timeout 420 "$python" -m pytest -q --tb=short --durations=5 tests/gpu/${parts[$name]} >"$work/tests/$name.log" 2>&1
       code=$?
       [ $code = 124 ] && echo "ran out of time" >>"$work/tests/$name.log"
       [ $code = 0 ] && touch "$work/tests/$name.ok"
+      # As soon as it is known: a machine may be taken back before the rest is.
+      {
+        grep -E '^(FAILED|ERROR)|Fatal|CUDA error' "$work/tests/$name.log" | head -n 40
+        printf '%-10s %s\n' "$name" "$(tail -n 1 "$work/tests/$name.log")"
+      } | tee "$work/tests/$name.summary"
       exit $code
     ) &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || status=1; done
-  for name in "${!parts[@]}"; do
-    grep -E '^(FAILED|ERROR)|short test summary|Fatal|CUDA error' "$work/tests/$name.log" | head -n 40
-    printf '%-10s %s\n' "$name" "$(tail -n 1 "$work/tests/$name.log")"
-  done | tee "$work/tests/summary.txt"
   return $status
 }
 
@@ -107,6 +108,8 @@ collect() {
   for file in "$work"/*.json "$work"/*.md; do [ -e "$file" ] && cp "$file" "$OUT/"; done
   tar -C "$work" -czf "$OUT/gpu-results.tar.gz" . 2>/dev/null
 }
+
+trap 'collect; exit 143' TERM
 
 what=${1:-}
 [ $# -gt 0 ] && shift
