@@ -2672,7 +2672,7 @@ inline bool CudaRules::possible(const Call& c) const {
     return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
+  if ((span > 32 || c.split || c.spread() > 1) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   // A warp has a thread for each of its columns.
   if (holds_columns(c.variant.items) && c.lanes * c.variant.vector > 32) return false;
@@ -2938,6 +2938,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.variant.cluster = false;
   c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
   c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));

@@ -968,7 +968,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.m6.sum[i];
+    row.v1[i] = sums.m6.sum(i);
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
     row.v8[i] = fw::add(row.v3[i], row.v7[i]);
@@ -1950,7 +1950,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.m6.sum[i];
+    row.v1[i] = sums.m6.sum(i);
     if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
@@ -6313,18 +6313,23 @@ FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
 // thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
 // so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
 // formula. The mean among them stays a distance from an element: rounded far from 0, means would be too coarse to tell
-// apart. For the mean as a result elements are added up as they are: close to 0 it is finer than a distance.
+// apart.
 template <class T, int W>
 struct Moments {
   static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
   T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
   T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
-  T sum[W], count;         // of elements
+  T plain[W], count;       // sum and number of elements
 
+  // A mean that is far closer to 0 than the element is too fine for a distance from it.
+  FW_FN T sum(int i) const {
+    const T mean = first[i] + shift[i];
+    return abs(mean) * 2 >= abs(first[i]) ? mean * count : plain[i];
+  }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = sum[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = plain[i] = 0;
   }
   FW_FN void count_vector() { count += V / W; }
   FW_FN void add(int i, T x) {  // element i of the vector
@@ -6332,7 +6337,7 @@ struct Moments {
     const bool is_first = count == V / W && (W > 1 || i == 0);
     first[k] = is_first ? x : first[k];
     const T distance = x - first[k];
-    sum[k] += x;
+    plain[k] += x;
     shift[k] += distance;
     squares[k] += distance * distance;
   }
@@ -6361,7 +6366,7 @@ struct Moments {
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
-      sum[i] += other.sum[i];
+      plain[i] += other.plain[i];
     }
     count = total;
   }
@@ -6373,7 +6378,7 @@ struct Moments {
       other.first[i] = shuffle_xor(first[i], offset);
       other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
-      other.sum[i] = shuffle_xor(sum[i], offset);
+      other.plain[i] = shuffle_xor(plain[i], offset);
     }
     return other;
   }
@@ -7112,7 +7117,7 @@ inline bool CudaRules::possible(const Call& c) const {
     return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
+  if ((span > 32 || c.split || c.spread() > 1) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   // A warp has a thread for each of its columns.
   if (holds_columns(c.variant.items) && c.lanes * c.variant.vector > 32) return false;
@@ -7378,6 +7383,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.variant.cluster = false;
   c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
   c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));

@@ -634,7 +634,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.m8.sum[0];
+  row.v3 = sums.m8.sum(0);
   row.v5 = fw::over_row(row.v3, number0);
   row.v8 = sums.m8.squares[0];
   row.v9 = fw::over_row(row.v8, number0);
@@ -1388,7 +1388,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.m8.sum[0];
+  row.v3 = sums.m8.sum(0);
   if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
   row.v5 = fw::over_row(row.v3, number0);
   row.v8 = sums.m8.squares[0];
@@ -4451,18 +4451,23 @@ FW_FN void stay_above([[maybe_unused]] u32 bits) {
 // thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
 // so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
 // formula. The mean among them stays a distance from an element: rounded far from 0, means would be too coarse to tell
-// apart. For the mean as a result elements are added up as they are: close to 0 it is finer than a distance.
+// apart.
 template <class T, int W>
 struct Moments {
   static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
   T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
   T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
-  T sum[W], count;         // of elements
+  T plain[W], count;       // sum and number of elements
 
+  // A mean that is far closer to 0 than the element is too fine for a distance from it.
+  FW_FN T sum(int i) const {
+    const T mean = first[i] + shift[i];
+    return abs(mean) * 2 >= abs(first[i]) ? mean * count : plain[i];
+  }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = sum[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = plain[i] = 0;
   }
   FW_FN void count_vector() { count += V / W; }
   FW_FN void add(int i, T x) {  // element i of the vector
@@ -4470,7 +4475,7 @@ struct Moments {
     const bool is_first = count == V / W && (W > 1 || i == 0);
     first[k] = is_first ? x : first[k];
     const T distance = x - first[k];
-    sum[k] += x;
+    plain[k] += x;
     shift[k] += distance;
     squares[k] += distance * distance;
   }
@@ -4499,7 +4504,7 @@ struct Moments {
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
-      sum[i] += other.sum[i];
+      plain[i] += other.plain[i];
     }
     count = total;
   }
@@ -4511,7 +4516,7 @@ struct Moments {
       other.first[i] = shuffle_xor(first[i], offset);
       other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
-      other.sum[i] = shuffle_xor(sum[i], offset);
+      other.plain[i] = shuffle_xor(plain[i], offset);
     }
     return other;
   }
@@ -5250,7 +5255,7 @@ inline bool CudaRules::possible(const Call& c) const {
     return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
+  if ((span > 32 || c.split || c.spread() > 1) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   // A warp has a thread for each of its columns.
   if (holds_columns(c.variant.items) && c.lanes * c.variant.vector > 32) return false;
@@ -5516,6 +5521,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.variant.cluster = false;
   c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
   c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));

@@ -1,7 +1,8 @@
 // The CUDA dialect. A thread works on vectors of neighbouring elements; a team of threads reduces a row together.
 //
 // Three ways to run a kernel with reductions, all from the same functions:
-//   whole, in registers   a team reads its row once and keeps it: every pass after the first costs no memory
+//   whole, in registers   a team, of a block or a cluster, reads its row once and keeps it: passes after the first cost
+//                         no memory
 //   whole, walking        rows that are too long for that are read again in every pass
 //   split                 few long rows: one launch for each pass, many blocks to a row; each block leaves its partial
 //                         sums in memory, and every block of the next launch adds them up for itself
@@ -101,7 +102,7 @@ void CudaEmitter::describe() {
   for (int p = 0; p < nest().stages; ++p) {
     std::vector<int64_t> sizes;
     for (int s : reduces_in(p)) sizes.push_back(size_of(compute_type(dtype(s))));
-    // Beside the two: first elements, sums of distances, counts.
+    // Beside the two: first elements, distances of the mean, counts.
     for (int m : moments_in(p)) sizes.insert(sizes.end(), 3, size_of(compute_type(dtype(m))));
     cuda.sums.push_back(sizes);
     cuda.leaves_sums.push_back(leaves_sums(p));
@@ -648,7 +649,7 @@ std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return computed(s);
   const std::string i = is_column() ? "i" : "0";
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
-    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum[" : ".squares[") + i + "]";
+    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(" + i + ")" : ".squares[" + i + "]");
   return "sums.a" + to_string(s) + (own_column_ ? "[0]" : is_column() ? "[i]" : "");
 }
 

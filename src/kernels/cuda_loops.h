@@ -475,18 +475,23 @@ FW_FN void compute_above([[maybe_unused]] u32 bits, [[maybe_unused]] T value) {
 // thread adds up distances from the first element it meets: whatever that is, its own square is among what is added up,
 // so that the subtraction in finish() loses no more than the bits of the count. Threads' results are merged by Chan's
 // formula. The mean among them stays a distance from an element: rounded far from 0, means would be too coarse to tell
-// apart. For the mean as a result elements are added up as they are: close to 0 it is finer than a distance.
+// apart.
 template <class T, int W>
 struct Moments {
   static_assert(W == V || W == 1, "a vector's elements are of a column each, or of one row");
   T first[W], squares[W];  // the first element, and squared distances from it; after finish(): from the mean
   T shift[W];              // until finish(): the sum of distances from the first element; then the mean's
-  T sum[W], count;         // of elements
+  T plain[W], count;       // sum and number of elements
 
+  // A mean that is far closer to 0 than the element is too fine for a distance from it.
+  FW_FN T sum(int i) const {
+    const T mean = first[i] + shift[i];
+    return abs(mean) * 2 >= abs(first[i]) ? mean * count : plain[i];
+  }
   FW_FN void clear() {
     count = 0;
 #pragma unroll
-    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = sum[i] = 0;
+    for (int i = 0; i < W; ++i) first[i] = squares[i] = shift[i] = plain[i] = 0;
   }
   FW_FN void count_vector() { count += V / W; }
   FW_FN void add(int i, T x) {  // element i of the vector
@@ -494,7 +499,7 @@ struct Moments {
     const bool is_first = count == V / W && (W > 1 || i == 0);
     first[k] = is_first ? x : first[k];
     const T distance = x - first[k];
-    sum[k] += x;
+    plain[k] += x;
     shift[k] += distance;
     squares[k] += distance * distance;
   }
@@ -523,7 +528,7 @@ struct Moments {
       squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
-      sum[i] += other.sum[i];
+      plain[i] += other.plain[i];
     }
     count = total;
   }
@@ -535,7 +540,7 @@ struct Moments {
       other.first[i] = shuffle_xor(first[i], offset);
       other.shift[i] = shuffle_xor(shift[i], offset);
       other.squares[i] = shuffle_xor(squares[i], offset);
-      other.sum[i] = shuffle_xor(sum[i], offset);
+      other.plain[i] = shuffle_xor(plain[i], offset);
     }
     return other;
   }

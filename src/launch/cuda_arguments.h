@@ -265,6 +265,7 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
   c.variant.items = 0;
   c.variant.row = 0;
+  c.variant.cluster = false;
   c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
   c.cluster = 1;
   c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));

@@ -334,7 +334,7 @@ inline bool CudaRules::possible(const Call& c) const {
     return false;
   if (pointwise) return true;
   // Between warps a team reduces through shared memory, alone in its block; split rows have one, too.
-  if ((span > 32 || c.split) && span != c.threads * c.spread()) return false;
+  if ((span > 32 || c.split || c.spread() > 1) && span != c.threads * c.spread()) return false;
   if (c.split && c.variant.items != 0) return false;
   // A warp has a thread for each of its columns.
   if (holds_columns(c.variant.items) && c.lanes * c.variant.vector > 32) return false;

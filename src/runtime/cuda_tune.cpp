@@ -52,6 +52,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
     add(other);
   };
   const int64_t rows = c.anchors * c.walked, lanes = c.lanes, side_parts = c.side_parts;  // by rule: c changes below
+  // Rows that are read once, unless what they leave on the side would go to memory for each.
+  const bool need_not_be_held = code_.cuda.walking.stages == 1 && code_.cuda.sides_at_positions() == 0;
   switch (code_.nest.kind) {
     case LoopNest::Kind::pointwise:
       for (int threads : {256, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
@@ -70,10 +72,8 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
             add({.vector = first.vector, .items = code_.cuda.items.back(), .scale = scale, .cluster = cluster});
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
-      // Rows that are read once need not be held.
-      if (first.split || (first.items != 0 && code_.cuda.walking.stages == 1))
-        add({.vector = first.vector, .threads = 512});
-      if (!first.split && (rows < c.processors || first.cluster > 1 || code_.cuda.walking.stages == 1))
+      if (first.split || (first.items != 0 && need_not_be_held)) add({.vector = first.vector, .threads = 512});
+      if (!first.split && (rows < c.processors || first.cluster > 1 || need_not_be_held))
         add({.vector = first.vector, .split = 1});
       break;
     case LoopNest::Kind::column:
@@ -153,6 +153,7 @@ std::optional<LaunchChoice> CudaLauncher::tune(Host& host, const Call& call, con
                               .update_field(device.name)
                               .update_field(std::to_string(device.multiprocessors))
                               .update_field(std::to_string(bucket(c, 0)))
+                              .update_field(std::to_string(variants_.size()))  // those for clusters may be missing
                               .hex();
   std::optional<LaunchChoice> choice = tuner.recall<LaunchChoice>(key);
   if (!choice || !plan(c, *choice)) {

@@ -81,15 +81,17 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     scratch.sizes[0] = std::max<int64_t>(2 * runtime_.device(host.device()).l2_bytes, 1);
     scratch.strides[0] = 1;
     host.allocate(scratch);
+    const bool kernels = what == What::kernel;
+    const int in_a_row = kernels ? 1 : steps_in_a_row;
     // Candidates take turns: what disturbs the device, or its clock, meets all of them.
     for (int round = 0; round <= rounds; ++round) {
       for (size_t i = 0; i < count; ++i) {
         if (!in[i]) continue;
         // Also of what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind that.
-        if (what == What::kernel) runtime_.let_l2_forget(host.device());
-        for (int n = 0; n < (what == What::kernel ? 1 : head_start); ++n) host.clear(scratch);
+        if (kernels) runtime_.let_l2_forget(host.device());
+        for (int n = 0; n < (kernels ? 1 : head_start); ++n) host.clear(scratch);
         try {
-          const int calls = what == What::kernel || round == 0 ? 1 : steps_in_a_row;
+          const int calls = round == 0 ? 1 : in_a_row;
           const double all = runtime_.microseconds(host.device(), host.stream(), [&] {
             for (int n = 0; n < calls; ++n) launch(i);
           });
@@ -115,7 +117,7 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
       for (size_t i = 0; i < count; ++i) in[i] = in[i] && seen[i] <= hopeless * best;
       in[0] = true;
       const auto left = std::count(in.begin(), in.end(), true);
-      if (left > 1 && best * static_cast<double>(left) <= long_us) continue;
+      if (left > 1 && best * in_a_row * static_cast<double>(left) <= long_us) continue;
       for (size_t i = 0; i < count; ++i)
         if (!samples[i].empty()) samples[i][0] = seen[i];
       break;

@@ -82,7 +82,7 @@ class Tuner {
   // candidate i there and may be called any number of times. Returns the fastest; the first, which is the rule's, if no
   // other is faster by the factor `clearly`; nothing if it cannot be timed. A candidate that throws is out.
   // A region's step takes the host as long as the device or longer. Several in a row are timed, behind a head start: as
-  // in a model, what counts is the longer of the two, and not how one waits for the other.
+  // in a model, the device does not wait for the host, unless that takes far longer. Operands may be in the cache.
   enum class What { kernel, region };
   struct Timing {
     size_t fastest;

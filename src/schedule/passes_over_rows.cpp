@@ -11,7 +11,8 @@ const LoopNest::Moments* LoopNest::moments_of(int step) const {
   return nullptr;
 }
 
-// sum(square(x - sum(x) / n)) beside sum(x), for n the number of elements of a row.
+// sum(square(x - sum(x) / n)) beside sum(x), for n the number of elements of a row. Not where the distances are added
+// up as well (`var`): that takes a second pass anyway, and is there to correct squares around a rounded mean.
 std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel) {
   auto step = [&](int s) -> const Step& { return kernel.steps[static_cast<size_t>(s)]; };
   auto op = [&](int s) { return graph[step(s).value].op; };
@@ -29,6 +30,10 @@ std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& ke
     if (!computes(mean, Op::div) || !is_sum(step(mean).operands[0])) continue;
     int first = step(mean).operands[0], count = step(mean).operands[1];
     if (step(first).operands[0] != of || op(count) != Op::extent) continue;
+    bool added_up = false;
+    for (int t = 0; t < static_cast<int>(kernel.steps.size()); ++t)
+      added_up |= is_sum(t) && step(t).operands[0] == distance;
+    if (added_up) continue;
     if (graph[step(count).value].sizes("size")[0] == elements) result.push_back({first, s, of});
   }
   return result;

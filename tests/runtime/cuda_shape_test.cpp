@@ -266,6 +266,24 @@ TEST(CudaShape, ClustersHoldLongRows) {
   }
 }
 
+// The parts of its totals are added up by a text that walks, which knows nothing of clusters.
+TEST(CudaShape, SumsOnTheSideOfALongRow) {
+  const WithSides norm(
+      "graph(%x: f32[8, 64, 65536], %w: f32[64], %b: f32[64]) { %1 = instance_norm(%x, %w, %b) {eps = 0.01, has_weight "
+      "= 1, has_bias = 1} %2 = relu(%1) return %2 }",
+      {"x", "w", "b"});
+  Rules rules = norm.rules(2);
+  rules.expect_clusters();
+  const auto c = rules.planned(8);
+  EXPECT_EQ(c.cluster, 8);
+  const auto launches = rules.launched(c).launches;
+  ASSERT_EQ(launches.size(), 2u);
+  EXPECT_TRUE(launches[0].variant.cluster);
+  EXPECT_TRUE(launches[1].entry.ends_with("_sides")) << launches[1].entry;
+  EXPECT_FALSE(launches[1].variant.cluster);
+  EXPECT_EQ(launches[1].cluster, 1u);
+}
+
 // A cluster is one team: as many more columns side by side as it has blocks, until they fill a line of memory.
 TEST(CudaShape, ClustersHoldMoreColumns) {
   const auto rules = [](const std::string& text, const std::vector<std::string>& wrt) {

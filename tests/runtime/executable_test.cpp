@@ -276,6 +276,22 @@ TEST(Accuracy, VarianceFarFromZero) {
   }
 }
 
+TEST(Accuracy, VarianceOfConstants) {
+  for (double value : {0.1, 3.3, -1000.1})
+    for (const auto& [dim, sizes] : {std::pair<std::string, Sizes>{"1", {2, 100000}}, {"0", {100000, 2}}}) {
+      const Array x(DType::f32, sizes, static_cast<float>(value));
+      const std::string var = "{dims = (" + dim + "), keepdim = 0, correction = 1} return %1 }";
+      for (double found : run("graph(%x: f32[n, c]) { %1 = var(%x) " + var, {x})) {
+        EXPECT_GE(found, 0) << value << ", dimension " << dim;  // or its root would be NaN
+        EXPECT_LE(found, 1e-10 * value * value) << value << ", dimension " << dim;
+      }
+      // 1 / sqrt(eps) times the error of the mean
+      const std::string norm = dim == "1" ? "layer_norm(%x) {axes = 1, " : "batch_norm(%x) {";
+      for (double found : run("graph(%x: f32[n, c]) { %1 = " + norm + "eps = 0.00001} return %1 }", {x}))
+        ASSERT_NEAR(found, 0, 316 * 1e-6 * std::abs(value)) << value << ", dimension " << dim;
+    }
+}
+
 // Beside a variance, and far closer to zero than the elements are.
 TEST(Accuracy, MeanCloseToZero) {
   std::mt19937 random(13);
