@@ -486,7 +486,7 @@ struct Moments {
   // A mean that is far closer to 0 than the element is too fine for a distance from it.
   FW_FN T sum(int i) const {
     const T mean = first[i] + shift[i];
-    return abs(mean) * 2 >= abs(first[i]) ? mean * count : plain[i];
+    return fw::abs(mean) * 2 >= fw::abs(first[i]) ? mean * count : plain[i];
   }
   FW_FN void clear() {
     count = 0;

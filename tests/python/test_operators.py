@@ -154,6 +154,7 @@ OTHERS = {
     "softmax": (lambda x: x.softmax(1), matrix(31, 33)),
     "log_softmax": (lambda x: x.log_softmax(0), matrix(31, 33)),
     "group_norm": (norm(nn.GroupNorm(3, 33)), matrix(31, 33)),
+    "instance_norm": (norm(nn.InstanceNorm2d(3, affine=True)), images(5, 4)),
     "layer_norm": (norm(nn.LayerNorm(33)), matrix(31, 33)),
     "rms_norm": (norm(nn.RMSNorm(33, eps=1e-5)), matrix(31, 33)),
     "batch_norm": (norm(nn.BatchNorm1d(33)), matrix(31, 33)),
