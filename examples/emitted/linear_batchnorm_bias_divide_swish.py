@@ -3250,7 +3250,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -4498,7 +4498,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -6768,6 +6768,9 @@ class CudaRules {
     int64_t depth, ahead, fixed, slot, most_threads;
   };
   Held held(const Variant& variant) const;
+  int64_t most_in_team(const Variant& variant) const {  // threads, of a row
+    return held(variant).most_threads * (variant.cluster ? largest_cluster_anywhere : 1);
+  }
   uint32_t slot_bytes(const Call& call) const;
   uint32_t shared_bytes(const Call& call) const;
 

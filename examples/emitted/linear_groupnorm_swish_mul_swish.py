@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -1151,7 +1151,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> team.cluster_bits, a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
@@ -2019,7 +2019,7 @@ constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
   const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
@@ -2073,6 +2073,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   load_row(a, row);
   const fw::u32 stretch_bits = team.bits + a.anchor_bits;
   const fw::Mailbox<ITEMS, float, float, float, float> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);
+  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
+  fw::join_cluster(team.cluster_bits);
   Total total;
   total.clear();
   Side side[ITEMS];
@@ -4906,6 +4908,9 @@ class CudaRules {
     int64_t depth, ahead, fixed, slot, most_threads;
   };
   Held held(const Variant& variant) const;
+  int64_t most_in_team(const Variant& variant) const {  // threads, of a row
+    return held(variant).most_threads * (variant.cluster ? largest_cluster_anywhere : 1);
+  }
   uint32_t slot_bytes(const Call& call) const;
   uint32_t shared_bytes(const Call& call) const;
 

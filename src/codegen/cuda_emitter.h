@@ -31,9 +31,6 @@ class CudaEmitter : Emitter {
   int64_t row_bytes() const;   // and for each of its columns
   // Of columns in registers, each thread works out the values of one of its vector's, and tells its neighbours.
   bool has_own_column() const { return is_column() && !walking(); }
-  // What is in registers may be that of a cluster's blocks together; where rows have sums on the side of each position,
-  // its blocks add those up instead. CudaRules::spreads_teams says the same.
-  bool is_spread() const { return is_column() || sides(true).empty(); }
   const char* reducing_team() const { return is_column() ? "columns" : "team"; }
   bool is_told(int s) const;  // a value of a column that elements are computed from
   std::string stride(int operand, int a) const;

@@ -51,13 +51,12 @@ void CudaEmitter::write_team_part() {
     line("const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);");
     return;
   }
-  // A cluster of blocks is at the same anchors: as one team, or with parts of its own for each.
-  const bool in_clusters = !walking() && !is_spread();
-  const std::string cluster = walking() ? "" : is_spread() ? " >> team.cluster_bits" : " >> a.cluster_bits";
-  line("const fw::Quotient block = fw::divided(fw::block_index()", cluster, ", a.tiles, a.tiles_divider);");
+  // A cluster of blocks is at the same anchors: as one team, or with parts of its own for each block.
+  line("const fw::Quotient block = fw::divided(fw::block_index()", walking() ? "" : " >> a.cluster_bits",
+       ", a.tiles, a.tiles_divider);");
   line("const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));");
   std::string number = "block.quotient";
-  if (in_clusters) {
+  if (!walking() && !sides(true).empty()) {
     line("const fw::u32 rank = fw::rank_in_cluster(a.cluster_bits);");
     number = "((block.quotient << a.cluster_bits) + static_cast<index>(rank))";
   }
@@ -294,8 +293,9 @@ void CudaEmitter::write_held_entry() {
   line("static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, \"the launcher counts otherwise\");");
   open("extern \"C\" __global__ void __launch_bounds__(FW_THREADS, blocks) ", code_.name, "(const Args a)");
   line("fw::let_next_launch_begin();");
-  line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits)",
-       is_spread() ? ", FW_CLUSTER ? a.cluster_bits : 0" : "", ");");
+  // Whether a cluster is one team, the launcher says (CudaRules::spreads_teams).
+  line("fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), ",
+       "FW_CLUSTER ? a.cluster_bits : 0);");
   if (is_column()) line("fw::Team columns = fw::team_of_columns(team);");
   line("const index elements = fw::held_elements(a.elements);");
   if (is_column()) {
@@ -310,10 +310,8 @@ void CudaEmitter::write_held_entry() {
     line("const fw::u32 stretch_bits = team.bits + a.anchor_bits;");
     line("const fw::Mailbox<ITEMS", types, "> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);");
   }
-  if (is_spread()) {
-    line("fw::begin_cluster<", names_of_sums(), ">(", reducing_team(), ", fw::shared_memory() + a.ahead);");
-    line("fw::join_cluster(team.cluster_bits);");
-  }
+  line("fw::begin_cluster<", names_of_sums(), ">(", reducing_team(), ", fw::shared_memory() + a.ahead);");
+  line("fw::join_cluster(team.cluster_bits);");
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");

@@ -174,6 +174,9 @@ class CudaRules {
     int64_t depth, ahead, fixed, slot, most_threads;
   };
   Held held(const Variant& variant) const;
+  int64_t most_in_team(const Variant& variant) const {  // threads, of a row
+    return held(variant).most_threads * (variant.cluster ? largest_cluster_anywhere : 1);
+  }
   uint32_t slot_bytes(const Call& call) const;
   uint32_t shared_bytes(const Call& call) const;
 

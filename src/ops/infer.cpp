@@ -375,16 +375,16 @@ Type infer_composite(Inference& in) {
       return with(in.shape(0));
     }
     case Op::instance_norm:
-      in.check(in.rank(0) >= 3, "needs at least 3 dimensions");
-      [[fallthrough]];
     case Op::batch_norm:
-    case Op::batch_norm_inference:
-      in.check(in.rank(0) >= 2, "needs at least 2 dimensions");
+    case Op::batch_norm_inference: {
+      const int least = in.op == Op::instance_norm ? 3 : 2;
+      in.check(in.rank(0) >= least, "needs at least ", least, " dimensions");
       expect_affine(in.op == Op::batch_norm_inference ? 3 : 1);
       expect_vectors(1);
       for (int i = 1; i < static_cast<int>(in.operands.size()); ++i)
         in.builder.unify(in.shape(i)[0], in.shape(0)[1], in.what());
       return with(in.shape(0));
+    }
     case Op::batch_norm_running_mean:
     case Op::batch_norm_running_var:
       in.check(in.rank(0) >= 2, "needs at least 2 dimensions");

@@ -52,8 +52,7 @@ void CudaLauncher::expect_rows(const Graph& graph, const KernelCode& code) {
     const int64_t team = power_of_two_from(ceil_div(of_length.row, variant.items));
     // Most of the items would be empty.
     const bool empty = variant.vector == widest_ && variant.items > 1 && of_length.row * 2 <= variant.items;
-    const int64_t most = held(of_length).most_threads * (variant.cluster ? largest_cluster_anywhere : 1);
-    if (team <= most && !empty) rest.push_back(of_length);
+    if (team <= most_in_team(of_length) && !empty) rest.push_back(of_length);
   }
   variants_ = std::move(rest);
 }
@@ -70,8 +69,7 @@ void CudaLauncher::expect_clusters(int64_t elements, bool may_change) {
   Variant of_length = together;
   if (passes > 2 && !may_change) of_length.row = elements / widest_;
   const int64_t threads = ceil_div(elements / widest_, alone.items);
-  if (threads > held(alone).most_threads && threads <= held(of_length).most_threads * largest_cluster_anywhere)
-    variants_.push_back(together);
+  if (threads > most_in_team(alone) && threads <= most_in_team(of_length)) variants_.push_back(together);
 }
 
 // The operands as the graph knows them: aligned, in their orders, with the sizes at capture.

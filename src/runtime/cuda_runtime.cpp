@@ -153,7 +153,7 @@ std::shared_ptr<Module> Runtime::obtain(const std::string& source, Architecture 
 
 // Wherever they run. NVRTC knows what the blocks send one another since 12.1: FW_SENDS of kernels/cuda_device.h.
 uint32_t Runtime::largest_cluster(int device) {
-  return major_of_kernels(device) >= 9 && found().nvrtc->version_number() >= 12010 ? 8 : 1;
+  return major_of_kernels(device) >= 9 && found().nvrtc->version_number() >= 12010 ? largest_cluster_anywhere : 1;
 }
 
 void Runtime::launch(void* kernel, const std::string& name, int device, LaunchShape shape, const void* arguments,

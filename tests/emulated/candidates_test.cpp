@@ -229,6 +229,21 @@ TEST_F(Clusters, HoldLongRowsWithTotals) {
   }
 }
 
+// More of them, and wider, than what the row itself adds up.
+TEST_F(Clusters, HoldLongRowsWithManyTotals) {
+  const Graph graph = parse(
+      "graph(%x: f64[n, 2, 8704], %w: f64[2, 1], %b: f64[2, 1], %m: f64[2, 1], %q: f64[2, 1]) { %1 = layer_norm(%x) "
+      "{axes = 1, eps = 0.01} %2 = mul(%1, %w) %3 = silu(%2) %4 = add(%3, %b) %5 = sigmoid(%4) %6 = mul(%5, %m) %7 = "
+      "silu(%6) %8 = mul(%7, %q) return %8 }");
+  const std::vector<bool> wrt(5, true);
+  const auto executable = compile(graph, wrt);
+  const uint64_t before = emulator_count("emulator_cluster_launches");
+  std::mt19937 random(26);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 2}}, random);
+  for (wanted = 1; wanted <= 3; ++wanted) EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << wanted;
+  EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2);
+}
+
 // Nothing is compiled for clusters where there are none.
 class BeforeSm90 : public Clusters {};
 TEST_F(BeforeSm90, HasNoTextForClusters) {

@@ -109,6 +109,22 @@ TEST(Fuse, AReshapeThatIsNoProductOfLoopsIsAView) {
             (Names{"exp*"}));
 }
 
+// Weight and bias of an instance norm take sums of rows: their gradients come out of the kernel that reads the data.
+TEST(Fuse, GradientsOfAnInstanceNormReadTheDataOnce) {
+  const Program program = fused(
+      "graph(%x: f32[n, c, h, w], %a: f32[c], %b: f32[c]) { %1 = instance_norm(%x, %a, %b) {eps = 0.01, has_weight = "
+      "1, "
+      "has_bias = 1} %2 = relu(%1) return %2 }",
+      {"x", "a", "b"}, true);
+  size_t readers = 0;
+  for (const Group& group : program.backward_fusion.groups)
+    readers += std::any_of(group.kernel.steps.begin(), group.kernel.steps.end(), [&](const Step& step) {
+      const Shape& shape = program.backward.shape(step.value);
+      return step.role == Step::Role::load && shape.size() == 4 && !(shape.back() == Size(1));
+    });
+  EXPECT_EQ(readers, 1u) << ::testing::PrintToString(kernels(program.backward, program.backward_fusion));
+}
+
 // ---- reasons to stop -----------------------------------------------------------------------------------------
 
 struct StopCase {

@@ -55,8 +55,13 @@ class Rules : CudaRules {
     return result;
   }
   // By rule but for the cluster, or for columns side by side; none if that cannot be.
-  std::optional<Call> in_clusters(int cluster, int64_t largest = 8) const {
-    return but([&](LaunchChoice& choice) { choice.cluster = cluster; }, largest);
+  std::optional<Call> in_clusters(int cluster, int64_t largest = 8, bool most_items = false) const {
+    return but(
+        [&](LaunchChoice& choice) {
+          choice.cluster = cluster;
+          if (most_items) choice.items = code_.cuda.items.back();
+        },
+        largest);
   }
   std::optional<Call> with_lanes(int lanes, int threads) const {
     return but([&](LaunchChoice& choice) { choice.lanes = lanes, choice.threads = threads; });
@@ -233,13 +238,14 @@ TEST(CudaShape, NoTeamIsIdleWherePlacesAreMany) {
 // rows.
 TEST(CudaShape, ClustersHoldLongRows) {
   struct Rows {
-    int64_t rows, length, cluster, threads;
+    int64_t rows, length, cluster, threads, share;
   };
-  for (auto [rows, length, cluster, threads] : {Rows{4096, 16384, 1, 512},
-                                                {4096, 32000, 4, 256},
-                                                {128, 32768, 4, 256},
-                                                {20, 20000, 8, 128},
-                                                {4096, 65536, 8, 256}}) {
+  // Of many rows there are eight times as many clusters as find room; of few each has some.
+  for (auto [rows, length, cluster, threads, share] : {Rows{4096, 16384, 1, 512, 2},
+                                                       {4096, 32000, 4, 256, 8},
+                                                       {400, 32768, 4, 256, 7},
+                                                       {20, 20000, 8, 128, 1},
+                                                       {4096, 65536, 8, 256, 17}}) {
     const Program program = fused("graph(%x: f32[" + std::to_string(rows) + ", " + std::to_string(length) +
                                       "]) { %1 = softmax(%x) {dim = 1} return %1 }",
                                   {}, true);
@@ -250,6 +256,7 @@ TEST(CudaShape, ClustersHoldLongRows) {
     EXPECT_EQ(c.threads, threads) << rows << " x " << length;
     EXPECT_GT(c.variant.items, 0) << rows << " x " << length;
     EXPECT_EQ(c.blocks, c.parts * c.anchors * cluster) << "one team";
+    EXPECT_EQ(c.share, share) << rows << " x " << length;
     EXPECT_GE(c.share * c.parts, rows);
     // Where there are none the rows are walked over, or split.
     if (cluster > 1) {
@@ -264,6 +271,12 @@ TEST(CudaShape, ClustersHoldLongRows) {
     rules.expect_clusters();
     EXPECT_EQ(rules.planned(8).cluster, 1) << rows << " x " << length;
   }
+  // Rows of a warp have no memory for what the blocks of a cluster would tell one another; such a choice may come from
+  // a file.
+  const Program program = fused("graph(%x: f32[4096, 512]) { %1 = softmax(%x) {dim = 1} return %1 }", {}, true);
+  Rules rules(program.forward, emit_cuda(program.forward, program.forward_fusion.groups.at(0).kernel), 2);
+  rules.expect_clusters();
+  EXPECT_FALSE(rules.in_clusters(2, 8, true));
 }
 
 // The parts of its totals are added up by a text that walks, which knows nothing of clusters.
