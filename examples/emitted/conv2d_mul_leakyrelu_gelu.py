@@ -1064,6 +1064,7 @@ __global__ void __launch_bounds__(512) fw_column_conv2d_mul_leaky_relu_gelu(cons
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1077,14 +1078,44 @@ __global__ void __launch_bounds__(512) fw_column_conv2d_mul_leaky_relu_gelu(cons
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -1102,52 +1133,51 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -3423,6 +3453,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   std::optional<LaunchChoice> rule_clusters(Call& call) const;
+  LaunchChoice rule_walking(const Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
@@ -3518,10 +3549,16 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (plan(c, choice)) return choice;
   if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
-  choice.items = 0;
+  return rule_walking(c);
+}
+
+// Several blocks to a row where there are few.
+inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = 0;
+  choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
   return choice;
 }
 

@@ -868,7 +868,7 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::read_only, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -1032,6 +1032,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1045,26 +1046,85 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
     const bool first = row.live && team.thread == 0;
     load_row(a, row, first);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     sums0.m6.finish();
+    const index end1 = elements, step1 = static_cast<index>(team.threads());
+    index e1 = static_cast<index>(team.thread);
+    Values next1[AHEAD];
+    Fixed next_fixed1[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      }
+    }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
-    const index end1 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end1; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_1(a, row, place(a, e), x, f);
-      stage_1(a, row, place(a, e), x, f, kept, true, sums1);
+    while (e1 < end1) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        }
+      }
+      if (end1 - e1 <= AHEAD * step1) break;
+      e1 += AHEAD * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -1081,53 +1141,52 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row, first);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  sums.m6.finish();
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  sums0.m6.finish();
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -1141,20 +1200,19 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
+  constexpr int AHEAD = 4;
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
+  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
+  Values next1[AHEAD];
+  Fixed next_fixed1[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-      load_1(a, row, place(a, e), next[n], next_fixed[n]);
+    const index beyond = (0 + n) * step1;
+    if (beyond < end1 - e1) {
+      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1171,32 +1229,32 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Sums1 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums1 sums1;
+  sums1.clear();
+  while (e1 < end1) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        load_1(a, row, place(a, e), next[n], next_fixed[n]);
+      const index beyond = (AHEAD + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end1 - e1 <= AHEAD * step1) break;
+    e1 += AHEAD * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase2(const Args a) {
@@ -1850,7 +1908,7 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::read_only, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -2016,6 +2074,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -2029,26 +2088,85 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     const bool first = row.live && team.thread == 0;
     load_row(a, row, first);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     sums0.m6.finish();
+    const index end1 = elements, step1 = static_cast<index>(team.threads());
+    index e1 = static_cast<index>(team.thread);
+    Values next1[AHEAD];
+    Fixed next_fixed1[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      }
+    }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
-    const index end1 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end1; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_1(a, row, place(a, e), x, f);
-      stage_1(a, row, place(a, e), x, f, kept, true, sums1);
+    while (e1 < end1) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        }
+      }
+      if (end1 - e1 <= AHEAD * step1) break;
+      e1 += AHEAD * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -2065,53 +2183,52 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row, first);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  sums.m6.finish();
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  sums0.m6.finish();
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -2125,20 +2242,19 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
+  constexpr int AHEAD = 4;
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
+  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
+  Values next1[AHEAD];
+  Fixed next_fixed1[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-      load_1(a, row, place(a, e), next[n], next_fixed[n]);
+    const index beyond = (0 + n) * step1;
+    if (beyond < end1 - e1) {
+      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2155,32 +2271,32 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Sums1 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums1 sums1;
+  sums1.clear();
+  while (e1 < end1) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        load_1(a, row, place(a, e), next[n], next_fixed[n]);
+      const index beyond = (AHEAD + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end1 - e1 <= AHEAD * step1) break;
+    e1 += AHEAD * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
@@ -2743,8 +2859,8 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::read_only, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), fw::read_only, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -2929,6 +3045,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -2942,25 +3059,84 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
+    }
+    const index end1 = elements, step1 = static_cast<index>(team.threads());
+    index e1 = static_cast<index>(team.thread);
+    Values next1[AHEAD];
+    Fixed next_fixed1[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      }
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
-    const index end1 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end1; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_1(a, row, place(a, e), x, f);
-      stage_1(a, row, place(a, e), x, f, kept, true, sums1);
+    while (e1 < end1) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        }
+      }
+      if (end1 - e1 <= AHEAD * step1) break;
+      e1 += AHEAD * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -2977,52 +3153,51 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -3036,20 +3211,19 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
+  constexpr int AHEAD = 4;
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
+  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
+  Values next1[AHEAD];
+  Fixed next_fixed1[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-      load_1(a, row, place(a, e), next[n], next_fixed[n]);
+    const index beyond = (0 + n) * step1;
+    if (beyond < end1 - e1) {
+      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -3066,32 +3240,32 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Sums1 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums1 sums1;
+  sums1.clear();
+  while (e1 < end1) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        load_1(a, row, place(a, e), next[n], next_fixed[n]);
+      const index beyond = (AHEAD + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end1 - e1 <= AHEAD * step1) break;
+    e1 += AHEAD * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase2(const Args a) {
@@ -3422,6 +3596,7 @@ __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -3432,14 +3607,44 @@ __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -3455,52 +3660,51 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -4260,6 +4464,7 @@ __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmo
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -4273,14 +4478,44 @@ __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmo
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -4298,52 +4533,51 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -4670,6 +4904,7 @@ __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -4680,14 +4915,44 @@ __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -4703,52 +4968,51 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -6747,6 +7011,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   std::optional<LaunchChoice> rule_clusters(Call& call) const;
+  LaunchChoice rule_walking(const Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
@@ -6842,10 +7107,16 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (plan(c, choice)) return choice;
   if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
-  choice.items = 0;
+  return rule_walking(c);
+}
+
+// Several blocks to a row where there are few.
+inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = 0;
+  choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
   return choice;
 }
 

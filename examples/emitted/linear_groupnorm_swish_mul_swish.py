@@ -573,7 +573,7 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::read_only, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
@@ -683,6 +683,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -693,26 +694,85 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     sums0.m8.finish();
+    const index end1 = elements, step1 = static_cast<index>(team.threads());
+    index e1 = static_cast<index>(team.thread);
+    Values next1[AHEAD];
+    Fixed next_fixed1[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      }
+    }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
-    const index end1 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end1; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_1(a, row, place(a, e), x, f);
-      stage_1(a, row, place(a, e), x, f, kept, true, sums1);
+    while (e1 < end1) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        }
+      }
+      if (end1 - e1 <= AHEAD * step1) break;
+      e1 += AHEAD * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -727,53 +787,52 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  sums.m8.finish();
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  sums0.m8.finish();
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -785,20 +844,19 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
+  constexpr int AHEAD = 4;
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
+  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
+  Values next1[AHEAD];
+  Fixed next_fixed1[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-      load_1(a, row, place(a, e), next[n], next_fixed[n]);
+    const index beyond = (0 + n) * step1;
+    if (beyond < end1 - e1) {
+      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -815,32 +873,32 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Sums1 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums1 sums1;
+  sums1.clear();
+  while (e1 < end1) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        load_1(a, row, place(a, e), next[n], next_fixed[n]);
+      const index beyond = (AHEAD + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end1 - e1 <= AHEAD * step1) break;
+    e1 += AHEAD * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
@@ -1327,7 +1385,7 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::read_only, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
@@ -1439,6 +1497,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1449,26 +1508,85 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
     }
     sums0.m8.finish();
+    const index end1 = elements, step1 = static_cast<index>(team.threads());
+    index e1 = static_cast<index>(team.thread);
+    Values next1[AHEAD];
+    Fixed next_fixed1[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      }
+    }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
-    const index end1 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end1; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_1(a, row, place(a, e), x, f);
-      stage_1(a, row, place(a, e), x, f, kept, true, sums1);
+    while (e1 < end1) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        }
+      }
+      if (end1 - e1 <= AHEAD * step1) break;
+      e1 += AHEAD * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -1483,53 +1601,52 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
   row_0(a, row, first && true);
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  sums.m8.finish();
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  sums0.m8.finish();
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -1541,20 +1658,19 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
+  constexpr int AHEAD = 4;
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
+  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
+  Values next1[AHEAD];
+  Fixed next_fixed1[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-      load_1(a, row, place(a, e), next[n], next_fixed[n]);
+    const index beyond = (0 + n) * step1;
+    if (beyond < end1 - e1) {
+      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1571,32 +1687,32 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Sums1 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums1 sums1;
+  sums1.clear();
+  while (e1 < end1) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        load_1(a, row, place(a, e), next[n], next_fixed[n]);
+      const index beyond = (AHEAD + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums);
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end1 - e1 <= AHEAD * step1) break;
+    e1 += AHEAD * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
@@ -2365,8 +2481,8 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::read_only, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), fw::read_only, x.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
@@ -2537,6 +2653,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Total total;
   total.clear();
   Kept kept;
@@ -2549,31 +2666,90 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
     row_0(a, row, first);
+    const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const index end0 = elements, step0 = static_cast<index>(team.threads());
+    index e0 = static_cast<index>(team.thread);
+    Values next0[AHEAD];
+    Fixed next_fixed0[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
+        const index e = e0 + beyond;
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      }
+    }
     Sums0 sums0;
     sums0.clear();
-    const index end0 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end0; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_0(a, row, place(a, e), x, f);
-      Side once;
-      once.clear();
-      stage_0(a, row, place(a, e), x, f, kept, true, sums0, once, total);
-      put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 0, 0, 1);
+    while (e0 < end0) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step0;
+        if (beyond < end0 - e0) {
+          const index e = e0 + beyond;
+          Side side;
+          side.clear();
+          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0, side, total);
+          put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 0, 0, 1);
+        }
+      }
+      if (end0 - e0 <= AHEAD * step0) break;
+      e0 += AHEAD * step0;
+    }
+    const index end1 = elements, step1 = static_cast<index>(team.threads());
+    index e1 = static_cast<index>(team.thread);
+    Values next1[AHEAD];
+    Fixed next_fixed1[AHEAD];
+#pragma unroll
+    for (int n = 0; n < AHEAD; ++n) {
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      }
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
     Sums1 sums1;
     sums1.clear();
-    const index end1 = row.live ? static_cast<index>(a.elements) : 0;
-    for (index e = static_cast<index>(team.thread); e < end1; e += static_cast<index>(team.threads())) {
-      Values x;
-      Fixed f;
-      load_1(a, row, place(a, e), x, f);
-      Side once;
-      once.clear();
-      stage_1(a, row, place(a, e), x, f, kept, true, sums1, once, total);
-      put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 1, 0, 1);
+    while (e1 < end1) {
+      Values x[AHEAD];
+      Fixed f[AHEAD];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (AHEAD + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < AHEAD; ++n) {
+        const index beyond = (0 + n) * step1;
+        if (beyond < end1 - e1) {
+          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+          Side side;
+          side.clear();
+          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1, side, total);
+          put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 1, 0, 1);
+        }
+      }
+      if (end1 - e1 <= AHEAD * step1) break;
+      e1 += AHEAD * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -2588,18 +2764,17 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  const index end = row.live ? static_cast<index>(a.elements) : 0;
-  const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());
-  index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);
   constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
+  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
+  Values next0[AHEAD];
+  Fixed next_fixed0[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
+    const index beyond = (0 + n) * step0;
+    if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next[n], next_fixed[n]);
+      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2607,38 +2782,38 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_0(a, row, first && true);
   Total total;
   total.clear();
-  Sums0 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums0 sums0;
+  sums0.clear();
+  while (e0 < end0) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (AHEAD + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next[n], next_fixed[n]);
+        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
+      const index beyond = (0 + n) * step0;
+      if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         Side side;
         side.clear();
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
+        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0, side, total);
         put_side(a, side, k, e, false, 0, 0, 1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end0 - e0 <= AHEAD * step0) break;
+    e0 += AHEAD * step0;
   }
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums;
+  fw::reduce(team, sums0);
+  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
@@ -2650,20 +2825,19 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
+  constexpr int AHEAD = 4;
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;
-  const index step = static_cast<index>(team.threads());
-  index e0 = beginning + static_cast<index>(team.thread);
-  constexpr int AHEAD = 4;
-  Values next[AHEAD];
-  Fixed next_fixed[AHEAD];
+  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
+  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
+  Values next1[AHEAD];
+  Fixed next_fixed1[AHEAD];
 #pragma unroll
   for (int n = 0; n < AHEAD; ++n) {
-    const index beyond = (0 + n) * step;
-    if (beyond < end - e0) {
-      const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-      load_1(a, row, place(a, e), next[n], next_fixed[n]);
+    const index beyond = (0 + n) * step1;
+    if (beyond < end1 - e1) {
+      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2682,35 +2856,35 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row_1(a, row, first && true, sums0);
   Total total;
   total.clear();
-  Sums1 sums;
-  sums.clear();
   Kept kept;
-  while (e0 < end) {
+  Sums1 sums1;
+  sums1.clear();
+  while (e1 < end1) {
     Values x[AHEAD];
     Fixed f[AHEAD];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];
+    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
-        load_1(a, row, place(a, e), next[n], next_fixed[n]);
+      const index beyond = (AHEAD + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
+        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (0 + n) * step;
-      if (beyond < end - e0) {
-        const index e = static_cast<index>(a.elements) - 1 - (e0 + beyond);
+      const index beyond = (0 + n) * step1;
+      if (beyond < end1 - e1) {
+        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         Side side;
         side.clear();
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);
+        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1, side, total);
         put_side(a, side, k, e, false, 1, 0, 1);
       }
     }
-    if (end - e0 <= AHEAD * step) break;
-    e0 += AHEAD * step;
+    if (end1 - e1 <= AHEAD * step1) break;
+    e1 += AHEAD * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase2(const Args a) {
@@ -4887,6 +5061,7 @@ class CudaRules {
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
   std::optional<LaunchChoice> rule_clusters(Call& call) const;
+  LaunchChoice rule_walking(const Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
@@ -4982,10 +5157,16 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (plan(c, choice)) return choice;
   if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
-  choice.items = 0;
+  return rule_walking(c);
+}
+
+// Several blocks to a row where there are few.
+inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = 0;
+  choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
   return choice;
 }
 

@@ -98,6 +98,11 @@ class CudaEmitter : Emitter {
   std::string first_thread() const;
   std::string take_item() const;
   void write_arrival_of_group();
+  void open_pass(int p, const std::string& beginning, const std::string& end, const std::string& step);
+  std::string load_ahead(int p) const;
+  void over_vectors(int p, const char* from, const std::vector<std::string>& what);
+  void write_pass(int p, const std::string& put_side);
+  void write_row_values_after(int p);
   void write_walking_entry();
   void write_team_part();
   void write_place(const std::string& row, const std::string& turn);
@@ -119,6 +124,7 @@ class CudaEmitter : Emitter {
   // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
 
   bool is_element_load(int s) const;
+  bool is_last_read(int s) const;
   bool is_fixed(int s) const;  // a load that is the same for all rows that a team walks over
   void write_values();
   void write_ahead();

@@ -358,13 +358,72 @@ void CudaEmitter::write_held_entry() {
   close();
 }
 
+// A pass over a row, or over a part of it: vectors `beginning`, and every `step` from there, before `end`. Every other
+// pass begins where the one before it ended: what was read last is still in the L2 cache.
+void CudaEmitter::open_pass(int p, const std::string& beginning, const std::string& end, const std::string& step) {
+  const std::string id = to_string(p);
+  line("const index end", id, " = ", end, ", step", id, " = static_cast<index>(", step, ");");
+  line("index e", id, " = static_cast<index>(", beginning, ");");
+  line("Values next", id, "[AHEAD];");
+  line("Fixed next_fixed", id, "[AHEAD];");
+  over_vectors(p, "0", {load_ahead(p)});
+}
+
+std::string CudaEmitter::load_ahead(int p) const {
+  const std::string id = to_string(p);
+  return "load_" + id + "(a, row, place(a, e), next" + id + "[n], next_fixed" + id + "[n]);";
+}
+
+void CudaEmitter::over_vectors(int p, const char* from, const std::vector<std::string>& what) {
+  const std::string id = to_string(p), number = "e" + id + " + beyond";
+  out_ += "#pragma unroll\n";
+  open("for (int n = 0; n < AHEAD; ++n)");
+  line("const index beyond = (", from, " + n) * step", id, ";");
+  open("if (beyond < end", id, " - e", id, ")");
+  line("const index e = ", p % 2 != 0 ? "static_cast<index>(a.elements) - 1 - (" + number + ")" : number, ";");
+  for (const std::string& text : what) line(text);
+  close();
+  close();
+}
+
+// Several vectors are on their way while others are worked on.
+void CudaEmitter::write_pass(int p, const std::string& put_side) {
+  const std::string id = to_string(p);
+  line("Sums", id, " sums", id, ";");
+  line("sums", id, ".clear();");
+  open("while (e", id, " < end", id, ")");
+  line("Values x[AHEAD];");
+  line("Fixed f[AHEAD];");
+  out_ += "#pragma unroll\n";
+  line("for (int n = 0; n < AHEAD; ++n) x[n] = next", id, "[n], f[n] = next_fixed", id, "[n];");
+  over_vectors(p, "AHEAD", {load_ahead(p)});
+  const std::string stage = "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums" + id;
+  if (has_sides())
+    over_vectors(p, "0",
+                 {"Side side;", "side.clear();", stage + ", side, total);", sides_in(p).empty() ? "" : put_side});
+  else
+    over_vectors(p, "0", {stage + ");"});
+  line("if (end", id, " - e", id, " <= AHEAD * step", id, ") break;");
+  line("e", id, " += AHEAD * step", id, ";");
+  close();
+  for (int m : moments_in(p)) line("sums", id, ".m", to_string(m), ".finish();");
+}
+
+// What the passes up to p have found out about the row.
+void CudaEmitter::write_row_values_after(int p) {
+  const std::string id = to_string(p);
+  if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
+  line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
+}
+
 // Rows that are too long for that are read again in every pass.
 void CudaEmitter::write_walking_entry() {
-  std::string side = has_sides() ? ", once, total" : "";
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
   line("fw::follow_last_launch();");
   line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   write_team_part();
+  // As many vectors as the registers of 512 threads have room for.
+  line("constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;");
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");
@@ -375,27 +434,16 @@ void CudaEmitter::write_walking_entry() {
   line("const bool first = row.live && team.thread == 0;");
   write_load_row("row", "first");
   line("row_0(a, row, first);");
+  line("const index elements = row.live ? static_cast<index>(a.elements) : 0;");
   for (int p = 0; p < nest().stages; ++p) {
-    std::string id = to_string(p);
-    line("Sums", id, " sums", id, ";");
-    line("sums", id, ".clear();");
-    line("const index end", id, " = row.live ? static_cast<index>(a.elements) : 0;");
-    open("for (index e = static_cast<index>(team.thread); e < end", id, "; e += static_cast<index>(team.threads()))");
-    line("Values x;");
-    line("Fixed f;");
-    line("load_", id, "(a, row, place(a, e), x, f);");
-    if (has_sides()) {
-      line("Side once;");
-      line("once.clear();");
-    }
-    line("stage_", id, "(a, row, place(a, e), x, f, kept, true, sums", id, side, ");");
-    if (!sides_in(p).empty())
-      line("put_side(a, once, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, ", id, ", 0, 1);");
-    close();
-    for (int m : moments_in(p)) line("sums", id, ".m", to_string(m), ".finish();");
-    if (!reduces_in(p).empty()) line("fw::reduce(team, sums", id, ");");
-    line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
+    const std::string id = to_string(p);
+    // The first vectors of a pass are on their way while the values of the row are worked out.
+    open_pass(p, "team.thread", "elements", "team.threads()");
+    if (p > 0) write_row_values_after(p - 1);
+    write_pass(p, "put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, " + id +
+                      ", 0, 1);");
   }
+  write_row_values_after(nest().stages - 1);
   close();
   write_team_end(false);
   close();
@@ -484,36 +532,19 @@ void CudaEmitter::write_phase_entry(int p) {
     close();
     return;
   }
+  line("constexpr int AHEAD = 4;");
   if (in_step) {
     // The blocks of a row move along it side by side: what is read and written at a time lies close together.
-    line("const index end = row.live ? static_cast<index>(a.elements) : 0;");
-    line("const index step = static_cast<index>(a.splits) * static_cast<index>(team.threads());");
-    line("index e0 = split * static_cast<index>(team.threads()) + static_cast<index>(team.thread);");
+    open_pass(p, "split * static_cast<index>(team.threads()) + static_cast<index>(team.thread)",
+              "row.live ? static_cast<index>(a.elements) : 0", "a.splits * team.threads()");
   } else {
     // Short stretches, one after the other: no block is waited for.
     line("const index beginning = split * static_cast<index>(a.stretch);");
     line("const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);");
-    line("const index end = row.live ? beginning + (rest < stretch ? rest : stretch) : 0;");
-    line("const index step = static_cast<index>(team.threads());");
-    line("index e0 = beginning + static_cast<index>(team.thread);");
+    open_pass(p, "beginning + static_cast<index>(team.thread)",
+              "row.live ? beginning + (rest < stretch ? rest : stretch) : 0", "team.threads()");
   }
-  // Several vectors are on their way while others are worked on, the first of them while the values of the row are
-  // worked out.
-  line("constexpr int AHEAD = 4;");
-  auto over_ahead = [&](const char* from, const std::vector<std::string>& what) {
-    out_ += "#pragma unroll\n";
-    open("for (int n = 0; n < AHEAD; ++n)");
-    line("const index beyond = (", from, " + n) * step;");
-    open("if (beyond < end - e0)");
-    line("const index e = ", backwards ? "static_cast<index>(a.elements) - 1 - (e0 + beyond);" : "e0 + beyond;");
-    for (const std::string& text : what) line(text);
-    close();
-    close();
-  };
-  line("Values next[AHEAD];");
-  line("Fixed next_fixed[AHEAD];");
-  const std::string load = "load_" + id + "(a, row, place(a, e), next[n], next_fixed[n]);";
-  over_ahead("0", {load});
+  // The first vectors are on their way while the values of the row are worked out.
   line("fw::let_next_launch_begin();");
   if (p > 0) line("fw::wait_for_last_launch();");
   write_load_row("row", "first");
@@ -522,28 +553,11 @@ void CudaEmitter::write_phase_entry(int p) {
     line("Total total;");
     line("total.clear();");
   }
-  line("Sums", id, " sums;");
-  line("sums.clear();");
   line("Kept kept;");
-  open("while (e0 < end)");
-  line("Values x[AHEAD];");
-  line("Fixed f[AHEAD];");
-  out_ += "#pragma unroll\n";
-  line("for (int n = 0; n < AHEAD; ++n) x[n] = next[n], f[n] = next_fixed[n];");
-  over_ahead("AHEAD", {load});
-  if (has_sides())
-    over_ahead("0", {"Side side;", "side.clear();",
-                     "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums, side, total);",
-                     sides_in(p).empty() ? "" : "put_side(a, side, k, e, false, " + id + ", 0, 1);"});
-  else
-    over_ahead("0", {"stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums);"});
-  line("if (end - e0 <= AHEAD * step) break;");
-  line("e0 += AHEAD * step;");
-  close();
-  for (int m : moments_in(p)) line("sums.m", to_string(m), ".finish();");
+  write_pass(p, "put_side(a, side, k, e, false, " + id + ", 0, 1);");
   if (!reduces_in(p).empty()) {
-    line("fw::reduce(team, sums);");
-    line("if (team.thread == 0) ", partial(p, "split"), " = sums;");
+    line("fw::reduce(team, sums", id, ");");
+    line("if (team.thread == 0) ", partial(p, "split"), " = sums", id, ";");
   }
   if (has_totals(p)) {
     line("fw::reduce(team, total);");

@@ -123,8 +123,17 @@ void CudaEmitter::write_element_place() {
                         write_load("load_fixed", all, "f");
                       });
   } else {
-    for (int p = 0; p < nest().stages; ++p) write_load("load_" + to_string(p), needed_in(p), "xf");
+    for (pass_ = 0; pass_ < nest().stages; ++pass_) write_load("load_" + to_string(pass_), needed_in(pass_), "xf");
   }
+}
+
+// What no pass over the row reads again need not be in the way of what one does.
+bool CudaEmitter::is_last_read(int s) const {
+  if (!walking() || nest().stages == 1 || is_fixed(s)) return false;
+  for (int p = pass_ + 1; p < nest().stages; ++p)
+    for (int needed : needed_in(p))
+      if (needed == s) return false;
+  return true;
 }
 
 void CudaEmitter::write_load(const std::string& name, const std::vector<int>& steps, const std::string& what) {
@@ -139,10 +148,11 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
     int operand = operand_of_[static_cast<size_t>(s)].load;
     std::string from = element_address(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
+    const std::string how = is_last_read(s) ? "fw::read_only" : "a.reads";
     if (inner_varying(s))
-      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", a.reads, ", to, ");");
+      line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", how, ", ", to, ");");
     else
-      line(to, " = fw::load(", from, ", a.reads);");
+      line(to, " = fw::load(", from, ", ", how, ");");
   }
   close();
 }

@@ -56,10 +56,16 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   if (plan(c, choice)) return choice;
   if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
-  choice.items = 0;
+  return rule_walking(c);
+}
+
+// Several blocks to a row where there are few.
+inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
+  LaunchChoice choice;
+  choice.vector = c.variant.vector;
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
-  choice.scale = 0;
+  choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
   return choice;
 }
 

@@ -72,9 +72,10 @@ std::vector<LaunchChoice> CudaLauncher::candidates(const Call& call) const {
             add({.vector = first.vector, .items = code_.cuda.items.back(), .scale = scale, .cluster = cluster});
       for (int scale : {-1, first.scale > 1 ? -2 : 1}) but([&](LaunchChoice& o) { o.scale += scale; });
       for (int threads : {256, 128, 64}) but([&](LaunchChoice& o) { o.threads = threads; });
+      set_vector(c, first.vector);
+      if (first.cluster > 1) add(rule_walking(c));
       if (first.split || (first.items != 0 && need_not_be_held)) add({.vector = first.vector, .threads = 512});
-      if (!first.split && (rows < c.processors || first.cluster > 1 || need_not_be_held))
-        add({.vector = first.vector, .split = 1});
+      if (!first.split && (rows < c.processors || need_not_be_held)) add({.vector = first.vector, .split = 1});
       break;
     case LoopNest::Kind::column:
       if (first.items != 0) {
