@@ -740,12 +740,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
+  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1021,7 +1021,7 @@ struct CudaLoops {
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
     std::vector<bool> leaves_sums;  // of a sweep: for another one, or totals
-    bool final_phase = false;
+    bool final_phase = false;       // values of the row are stored behind the last sweep
   };
   Walking walking;
   std::vector<int> items;  // vectors of a row that a thread may hold in registers: one variant for each
@@ -1514,6 +1514,9 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
   u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
 
+struct ReadAgain : ReadOnly {};  // before long, by the same block
+struct ReadLast : ReadOnly {};   // of several times
+
 template <int bytes>
 struct word;
 
@@ -1544,25 +1547,30 @@ struct word<16> {
 
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
-  uint4 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
-  uint2 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-               : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN u32 load_word(const u32* from, ReadOnly how) {
-  u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
-  return w;
-}
+#define FW_LOAD_WORD(How, in_l1)                                                                                   \
+  FW_FN uint4 load_word(const uint4* from, How how) {                                                              \
+    uint4 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"                         \
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)                                                      \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN uint2 load_word(const uint2* from, How how) {                                                              \
+    uint2 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"                                 \
+                 : "=r"(w.x), "=r"(w.y)                                                                            \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN u32 load_word(const u32* from, How how) {                                                                  \
+    u32 w;                                                                                                         \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy)); \
+    return w;                                                                                                      \
+  }
+FW_LOAD_WORD(ReadOnly, "")
+FW_LOAD_WORD(ReadAgain, ".L1::evict_last")
+FW_LOAD_WORD(ReadLast, ".L1::evict_first")
+#undef FW_LOAD_WORD
 #endif
 
 template <class W>
@@ -1818,8 +1826,8 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <class T>
-FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+template <class T, class How>
+FW_FN void load_line(const T* from, How how, T (&to)[V]) {
   load_vector(from, how, to);
 }
 

@@ -864,11 +864,11 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadAgain{a.reads}, x.in0);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::read_only, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadLast{fw::read_only}, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -1029,10 +1029,10 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
+  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1904,11 +1904,11 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadAgain{a.reads}, x.in0);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::read_only, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadLast{fw::read_only}, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -2071,10 +2071,10 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
+  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -2854,13 +2854,13 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadAgain{a.reads}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), fw::ReadAgain{a.reads}, x.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::read_only, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), fw::read_only, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadLast{fw::read_only}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), fw::ReadLast{fw::read_only}, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -3042,10 +3042,10 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
+  constexpr int bytes = V * 8, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -3591,12 +3591,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
+  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -4461,10 +4461,10 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+  constexpr int bytes = V * 8, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -4899,12 +4899,12 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
+  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -5185,7 +5185,7 @@ struct CudaLoops {
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
     std::vector<bool> leaves_sums;  // of a sweep: for another one, or totals
-    bool final_phase = false;
+    bool final_phase = false;       // values of the row are stored behind the last sweep
   };
   Walking walking;
   std::vector<int> items;  // vectors of a row that a thread may hold in registers: one variant for each
@@ -5963,6 +5963,8 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
   u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
 
+struct ReadAgain : ReadOnly {};  // before long, by the same block
+struct ReadLast : ReadOnly {};   // of several times
 constexpr Plain plain = {};
 constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
 
@@ -5996,25 +5998,30 @@ struct word<16> {
 
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
-  uint4 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
-  uint2 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-               : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN u32 load_word(const u32* from, ReadOnly how) {
-  u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
-  return w;
-}
+#define FW_LOAD_WORD(How, in_l1)                                                                                   \
+  FW_FN uint4 load_word(const uint4* from, How how) {                                                              \
+    uint4 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"                         \
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)                                                      \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN uint2 load_word(const uint2* from, How how) {                                                              \
+    uint2 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"                                 \
+                 : "=r"(w.x), "=r"(w.y)                                                                            \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN u32 load_word(const u32* from, How how) {                                                                  \
+    u32 w;                                                                                                         \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy)); \
+    return w;                                                                                                      \
+  }
+FW_LOAD_WORD(ReadOnly, "")
+FW_LOAD_WORD(ReadAgain, ".L1::evict_last")
+FW_LOAD_WORD(ReadLast, ".L1::evict_first")
+#undef FW_LOAD_WORD
 #endif
 
 template <class W>
@@ -6320,8 +6327,8 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <class T>
-FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+template <class T, class How>
+FW_FN void load_line(const T* from, How how, T (&to)[V]) {
   load_vector(from, how, to);
 }
 

@@ -568,12 +568,12 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadAgain{a.reads}, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::read_only, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadLast{fw::read_only}, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
@@ -678,12 +678,12 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
+  constexpr int bytes = V * 20, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -1380,12 +1380,12 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadAgain{a.reads}, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::read_only, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadLast{fw::read_only}, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
@@ -1492,12 +1492,12 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+  constexpr int bytes = V * 20, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
@@ -2472,8 +2472,8 @@ FW_FN Place place(const Args& a, index e) {
 
 FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadAgain{a.reads}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), fw::ReadAgain{a.reads}, x.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
@@ -2481,8 +2481,8 @@ FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused
 }
 FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::read_only, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), fw::read_only, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadLast{fw::read_only}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), fw::ReadLast{fw::read_only}, x.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
@@ -2648,12 +2648,12 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
+  constexpr int bytes = V * 24, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;
   Total total;
   total.clear();
   Kept kept;
@@ -3183,7 +3183,7 @@ struct CudaLoops {
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
     std::vector<bool> leaves_sums;  // of a sweep: for another one, or totals
-    bool final_phase = false;
+    bool final_phase = false;       // values of the row are stored behind the last sweep
   };
   Walking walking;
   std::vector<int> items;  // vectors of a row that a thread may hold in registers: one variant for each
@@ -3942,6 +3942,8 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
   u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
 
+struct ReadAgain : ReadOnly {};  // before long, by the same block
+struct ReadLast : ReadOnly {};   // of several times
 constexpr Plain plain = {};
 constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
 
@@ -3975,25 +3977,30 @@ struct word<16> {
 
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
-  uint4 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
-  uint2 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-               : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN u32 load_word(const u32* from, ReadOnly how) {
-  u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
-  return w;
-}
+#define FW_LOAD_WORD(How, in_l1)                                                                                   \
+  FW_FN uint4 load_word(const uint4* from, How how) {                                                              \
+    uint4 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"                         \
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)                                                      \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN uint2 load_word(const uint2* from, How how) {                                                              \
+    uint2 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"                                 \
+                 : "=r"(w.x), "=r"(w.y)                                                                            \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN u32 load_word(const u32* from, How how) {                                                                  \
+    u32 w;                                                                                                         \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy)); \
+    return w;                                                                                                      \
+  }
+FW_LOAD_WORD(ReadOnly, "")
+FW_LOAD_WORD(ReadAgain, ".L1::evict_last")
+FW_LOAD_WORD(ReadLast, ".L1::evict_first")
+#undef FW_LOAD_WORD
 #endif
 
 template <class W>
@@ -4297,8 +4304,8 @@ FW_FN Quotient divided(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <class T>
-FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V]) {
+template <class T, class How>
+FW_FN void load_line(const T* from, How how, T (&to)[V]) {
   load_vector(from, how, to);
 }
 

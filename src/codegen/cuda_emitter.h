@@ -26,9 +26,10 @@ class CudaEmitter : Emitter {
   std::vector<int> items() const;                    // vectors of a row that a thread may hold: one variant for each
   bool walking() const { return kind_ == Text::walking; }
   bool is_row_axis(int a) const;
-  bool is_ahead(int s) const;  // a load that is asked for before its row's turn comes
-  int64_t held_bytes() const;  // that a thread holds for each element of its rows, at most
-  int64_t row_bytes() const;   // and for each of its columns
+  bool is_ahead(int s) const;     // a load that is asked for before its row's turn comes
+  int64_t held_bytes() const;     // that a thread holds for each element of its rows, at most
+  int64_t row_bytes() const;      // and for each of its columns
+  int64_t walking_bytes() const;  // that it loads for each element in a pass, at most
   // Of columns in registers, each thread works out the values of one of its vector's, and tells its neighbours.
   bool has_own_column() const { return is_column() && !walking(); }
   const char* reducing_team() const { return is_column() ? "columns" : "team"; }
@@ -75,6 +76,7 @@ class CudaEmitter : Emitter {
   std::string row_value(int s) const;
   std::string row_index(int s, int operand) const;
   void describe();
+  void describe_walking();
 
   // ---- kernels: cuda_entry.cpp -----------------------------------------------------------------------------
 
@@ -124,7 +126,7 @@ class CudaEmitter : Emitter {
   // ---- one vector: cuda_stage.cpp --------------------------------------------------------------------------
 
   bool is_element_load(int s) const;
-  bool is_last_read(int s) const;
+  std::string manner_of_reading(int s) const;
   bool is_fixed(int s) const;  // a load that is the same for all rows that a team walks over
   void write_values();
   void write_ahead();

@@ -419,11 +419,11 @@ void CudaEmitter::write_row_values_after(int p) {
 // Rows that are too long for that are read again in every pass.
 void CudaEmitter::write_walking_entry() {
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
+  // As many vectors as registers have room for.
+  line("constexpr int bytes = V * ", to_string(walking_bytes()), ", AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;");
   line("fw::follow_last_launch();");
   line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   write_team_part();
-  // As many vectors as the registers of 512 threads have room for.
-  line("constexpr int bytes = sizeof(Values) + sizeof(Fixed), AHEAD = bytes <= 32 ? 4 : bytes <= 64 ? 2 : 1;");
   if (has_sides()) {
     line("Total total;");
     line("total.clear();");

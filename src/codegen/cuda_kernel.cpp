@@ -105,11 +105,10 @@ void CudaEmitter::describe() {
     // Beside the two: first elements, distances of the mean, counts.
     for (int m : moments_in(p)) sizes.insert(sizes.end(), 3, size_of(compute_type(dtype(m))));
     cuda.sums.push_back(sizes);
-    cuda.leaves_sums.push_back(leaves_sums(p));
   }
+  if (walking()) describe_walking();
   cuda.items = items();
   for (int s = 0; s < count(); ++s) {
-    cuda.final_phase |= row_level(s) && step(s).stored && stage(s) == nest().stages;
     if (is_ahead(s)) cuda.ahead.push_back(operand_of_[static_cast<size_t>(s)].load);
     if (is_fixed(s) && inner_varying(s)) cuda.fixed.push_back(operand_of_[static_cast<size_t>(s)].load);
     if (step(s).side) cuda.position_side.push_back(is_position_side(s));
@@ -122,6 +121,14 @@ void CudaEmitter::describe() {
       if (step(other).role == Role::load && varies(step(other), inner_tap(s)))
         cuda.vectors.push_back({operand_of_[static_cast<size_t>(other)].load, inner_tap(s)});
   }
+}
+
+void CudaEmitter::describe_walking() {
+  CudaLoops::Walking& walking = code_.cuda.walking;
+  walking.stages = nest().stages;
+  walking.sums = code_.cuda.sums;
+  for (int p = 0; p < nest().stages; ++p) walking.leaves_sums.push_back(leaves_sums(p));
+  for (int s = 0; s < count(); ++s) walking.final_phase |= row_level(s) && step(s).stored && stage(s) == nest().stages;
 }
 
 // Of a pointwise kernel and of columns the rule takes the first, of rows the last but one where that can hold them.
@@ -175,6 +182,17 @@ int64_t CudaEmitter::row_bytes() const {
     if (step(s).role == Role::reduce) bytes += size;
   }
   return bytes;
+}
+
+int64_t CudaEmitter::walking_bytes() const {
+  int64_t most = 0;
+  for (int p = 0; p < nest().stages; ++p) {
+    int64_t bytes = 0;
+    for (int s : needed_in(p))
+      if (is_element_load(s)) bytes += size_of(dtype(s));
+    most = std::max(most, bytes);
+  }
+  return most;
 }
 
 bool CudaEmitter::is_row_axis(int a) const {
@@ -669,7 +687,7 @@ KernelCode emit_cuda(const Graph& graph, const Kernel& kernel) {
   if (can_tile) code.cuda.tiled_text = CudaEmitter(graph, kernel, Text::tiled).run().text;
   if (code.nest.kind == LoopNest::Kind::pointwise) return code;
   KernelCode walking = CudaEmitter(graph, kernel, Text::walking).run();
-  code.cuda.walking = {walking.nest.stages, walking.cuda.sums, walking.cuda.leaves_sums, walking.cuda.final_phase};
+  code.cuda.walking = walking.cuda.walking;
   code.cuda.walking_text = walking.text;
   code.cuda.walking_parts = walking.cuda.walking_parts;
   return code;

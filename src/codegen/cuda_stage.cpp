@@ -127,13 +127,14 @@ void CudaEmitter::write_element_place() {
   }
 }
 
-// What no pass over the row reads again need not be in the way of what one does.
-bool CudaEmitter::is_last_read(int s) const {
-  if (!walking() || nest().stages == 1 || is_fixed(s)) return false;
+// How an element is read: what a later pass over the row reads again stays in the caches, what none does is not in its
+// way.
+std::string CudaEmitter::manner_of_reading(int s) const {
+  if (!walking() || nest().stages == 1 || is_fixed(s)) return "a.reads";
   for (int p = pass_ + 1; p < nest().stages; ++p)
     for (int needed : needed_in(p))
-      if (needed == s) return false;
-  return true;
+      if (needed == s) return "fw::ReadAgain{a.reads}";
+  return "fw::ReadLast{fw::read_only}";
 }
 
 void CudaEmitter::write_load(const std::string& name, const std::vector<int>& steps, const std::string& what) {
@@ -148,7 +149,7 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
     int operand = operand_of_[static_cast<size_t>(s)].load;
     std::string from = element_address(operand);
     std::string to = (is_fixed(s) ? "f.in" : "x.in") + to_string(s);
-    const std::string how = is_last_read(s) ? "fw::read_only" : "a.reads";
+    const std::string how = manner_of_reading(s);
     if (inner_varying(s))
       line(kind_ == Text::tiled ? only_if(false, operand) : "", "fw::load_line(", from, ", ", how, ", ", to, ");");
     else

@@ -11,8 +11,6 @@ namespace fusewright {
 
 // A CUDA kernel beside its usual text.
 struct CudaCode : CudaLoops {
-  std::vector<bool> leaves_sums;
-  bool final_phase = false;  // values of the row are stored behind the last pass
   std::string walking_text;  // of the variant that holds no rows in registers
   // Parts of it, each a text by itself: a first call takes one, and all of them take the compiler a second.
   struct WalkingParts {

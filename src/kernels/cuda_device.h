@@ -179,6 +179,8 @@ struct Plain {};   // the kernel itself may have written it; shared memory too
 struct ReadOnly {  // nothing writes it while the kernel runs; global memory only
   u64 policy;      // how long the L2 cache holds it, as createpolicy says it; cache_policy of launch/cuda_arguments.h
 };
+struct ReadAgain : ReadOnly {};  // before long, by the same block
+struct ReadLast : ReadOnly {};   // of several times
 constexpr Plain plain = {};
 constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
 
@@ -207,25 +209,30 @@ struct word<16> {
 
 // Volatile, so that no load comes before wait_for_last_launch.
 #if FW_KEEPS
-FW_FN uint4 load_word(const uint4* from, ReadOnly how) {
-  uint4 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN uint2 load_word(const uint2* from, ReadOnly how) {
-  uint2 w;
-  asm volatile("ld.global.nc.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-               : "=r"(w.x), "=r"(w.y)
-               : "l"(from), "l"(how.policy));
-  return w;
-}
-FW_FN u32 load_word(const u32* from, ReadOnly how) {
-  u32 w;
-  asm volatile("ld.global.nc.L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy));
-  return w;
-}
+#define FW_LOAD_WORD(How, in_l1)                                                                                   \
+  FW_FN uint4 load_word(const uint4* from, How how) {                                                              \
+    uint4 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"                         \
+                 : "=r"(w.x), "=r"(w.y), "=r"(w.z), "=r"(w.w)                                                      \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN uint2 load_word(const uint2* from, How how) {                                                              \
+    uint2 w;                                                                                                       \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"                                 \
+                 : "=r"(w.x), "=r"(w.y)                                                                            \
+                 : "l"(from), "l"(how.policy));                                                                    \
+    return w;                                                                                                      \
+  }                                                                                                                \
+  FW_FN u32 load_word(const u32* from, How how) {                                                                  \
+    u32 w;                                                                                                         \
+    asm volatile("ld.global.nc" in_l1 ".L2::cache_hint.u32 %0, [%1], %2;" : "=r"(w) : "l"(from), "l"(how.policy)); \
+    return w;                                                                                                      \
+  }
+FW_LOAD_WORD(ReadOnly, "")
+FW_LOAD_WORD(ReadAgain, ".L1::evict_last")
+FW_LOAD_WORD(ReadLast, ".L1::evict_first")
+#undef FW_LOAD_WORD
 #endif
 template <class W>
 FW_FN W load_word(const W* from, ReadOnly) {

@@ -100,8 +100,8 @@ FW_FN Quotient divided_beyond(index n, i64 divisor, Divider d) {
 // Offset along the innermost loop: vectors are neighbours in memory.
 FW_FN index along(index position, i64 stride) { return V > 1 ? position : position * static_cast<index>(stride); }
 
-template <class T>
-FW_FN void load_line(const T* from, ReadOnly how, T (&to)[V] FW_AND_CALLER) {
+template <class T, class How>
+FW_FN void load_line(const T* from, How how, T (&to)[V] FW_AND_CALLER) {
   load_vector(from, how, to FW_AND_LINE);
 }
 template <class T>

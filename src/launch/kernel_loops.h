@@ -35,7 +35,7 @@ struct CudaLoops {
     int stages = 0;             // with entries for split rows and for sums on the side
     std::vector<std::vector<int64_t>> sums;
     std::vector<bool> leaves_sums;  // of a pass: for another one, or totals
-    bool final_phase = false;
+    bool final_phase = false;       // values of the row are stored behind the last pass
   };
   Walking walking;
   std::vector<int> items;  // vectors of a row that a thread may hold in registers: one variant for each

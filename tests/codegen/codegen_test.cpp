@@ -125,6 +125,11 @@ int count_of(const std::string& what, const std::string& text) {
   return count;
 }
 
+std::string body_of(const std::string& text, const std::string& name) {
+  const size_t begin = text.find("FW_FN void " + name + "(");
+  return text.substr(begin, text.find("\n}", begin) - begin);
+}
+
 // Every kernel of the walking variant stands in one of its parts.
 TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
   const Program program = fused("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} return %1 }", {}, true);
@@ -134,6 +139,29 @@ TEST(KernelText, PartsOfAWalkingKernelMakeItUp) {
   EXPECT_GT(kernels_in(code.walking_parts.split_rows), 1);
   EXPECT_EQ(code.walking_parts.sides, "");  // it has no sums on the side
   EXPECT_EQ(kernels_in(code.walking_text), 1 + kernels_in(code.walking_parts.split_rows));
+}
+
+// A pass over a row keeps in the caches what the next one reads again; that begins where the one before it ended.
+TEST(KernelText, PassesOverARowFindItInTheCaches) {
+  const Program program = fused("graph(%x: f32[n, c]) { %1 = log_softmax(%x) {dim = 1} return %1 }", {"x"}, true);
+  const CudaCode code = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel).cuda;
+  ASSERT_EQ(code.walking.stages, 2);
+  const std::string first = body_of(code.walking_text, "load_0"), second = body_of(code.walking_text, "load_1");
+  EXPECT_EQ(count_of("fw::load_line(", first), 1) << first;
+  EXPECT_EQ(count_of("fw::ReadAgain{a.reads}", first), 1) << first;
+  EXPECT_EQ(count_of("fw::load_line(", second), 2) << second;
+  EXPECT_EQ(count_of("fw::ReadLast{", second), 2) << second;
+  const std::string& whole = code.walking_parts.whole_rows;
+  EXPECT_EQ(count_of("const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);", whole), 3) << whole;
+  EXPECT_EQ(count_of("const index e = e0 + beyond;", whole), 3) << whole;
+  // What rows share is read in every turn.
+  const Program weighted = fused(
+      "graph(%x: f32[n, c], %w: f32[c]) { %1 = rms_norm(%x, %w) {axes = 1, eps = 0.1, has_weight = 1} return %1 }", {},
+      true);
+  const std::string last =
+      body_of(emit_cuda(weighted.forward, weighted.forward_fusion.groups.at(0).kernel).cuda.walking_text, "load_1");
+  EXPECT_EQ(count_of(", a.reads, f.in", last), 1) << last;
+  EXPECT_EQ(count_of("fw::ReadLast{fw::read_only}, x.in", last), 1) << last;
 }
 
 // Waits for columns stay between what is computed of them; where the first pass only adds up there is nothing to keep
@@ -158,10 +186,6 @@ TEST(KernelText, ValuesOfColumnsAreWorkedOutOnceAndTold) {
       "}",
       {"x", "w"}, true);
   const KernelCode code = emit_cuda(program.backward, program.backward_fusion.groups.at(0).kernel);
-  const auto body_of = [](const std::string& text, const std::string& name) {
-    const size_t begin = text.find("FW_FN void " + name + "(");
-    return text.substr(begin, text.find("\n}", begin) - begin);
-  };
   for (const char* name : {"load_row", "row_0", "row_1"}) {
     const std::string held = body_of(code.text, name), walking = body_of(code.cuda.walking_text, name);
     EXPECT_EQ(count_of("i < V", held), 0) << held;
