@@ -589,7 +589,8 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + at.c0 * static_cast<index>(a.strides[2][0]) + at.c2 * static_cast<index>(a.strides[2][2]) + at.c3 * static_cast<index>(a.strides[2][3]) + fw::along(at.pos, a.strides[2][4])), a.reads, x.in3);
 }
@@ -740,7 +741,6 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_window_row_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
-  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -757,43 +757,47 @@ __global__ void __launch_bounds__(512) fw_window_row_conv_transpose3d_leaky_relu
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 4;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -809,17 +813,18 @@ __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -829,28 +834,28 @@ __global__ void __launch_bounds__(256) fw_window_row_conv_transpose3d_leaky_relu
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
@@ -1516,6 +1521,7 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
 
 struct ReadAgain : ReadOnly {};  // before long, by the same block
 struct ReadLast : ReadOnly {};   // of several times
+constexpr u64 evict_normal = 0x16f0000000000000;  // held as long as anything
 
 template <int bytes>
 struct word;

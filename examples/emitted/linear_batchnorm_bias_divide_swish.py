@@ -862,13 +862,15 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadAgain{a.reads}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
 }
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadLast{fw::read_only}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -1029,7 +1031,6 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
-  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
@@ -1047,55 +1048,61 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
     load_row(a, row, first);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 4;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     sums0.m6.finish();
+    constexpr int bytes1 = V * 4;
+    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD];
-    Fixed next_fixed1[AHEAD];
+    Values next1[AHEAD1];
+    Fixed next_fixed1[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
@@ -1103,28 +1110,28 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
     Sums1 sums1;
     sums1.clear();
     while (e1 < end1) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD1];
+      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step1;
+      for (int n = 0; n < AHEAD1; ++n) {
+        const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (0 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
           stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
         }
       }
-      if (end1 - e1 <= AHEAD * step1) break;
-      e1 += AHEAD * step1;
+      if (end1 - e1 <= AHEAD1 * step1) break;
+      e1 += AHEAD1 * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -1141,17 +1148,18 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1161,28 +1169,28 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   sums0.m6.finish();
   fw::reduce(team, sums0);
@@ -1200,19 +1208,20 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD1 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD];
-  Fixed next_fixed1[AHEAD];
+  Values next1[AHEAD1];
+  Fixed next_fixed1[AHEAD1];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD1; ++n) {
     const index beyond = (0 + n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1233,28 +1242,28 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums1 sums1;
   sums1.clear();
   while (e1 < end1) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD1];
+    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step1;
+    for (int n = 0; n < AHEAD1; ++n) {
+      const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end1 - e1 <= AHEAD * step1) break;
-    e1 += AHEAD * step1;
+    if (end1 - e1 <= AHEAD1 * step1) break;
+    e1 += AHEAD1 * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase2(const Args a) {
@@ -1902,13 +1911,15 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadAgain{a.reads}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
 }
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadLast{fw::read_only}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
@@ -2071,7 +2082,6 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
-  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
@@ -2089,55 +2099,61 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     load_row(a, row, first);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 4;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     sums0.m6.finish();
+    constexpr int bytes1 = V * 4;
+    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD];
-    Fixed next_fixed1[AHEAD];
+    Values next1[AHEAD1];
+    Fixed next_fixed1[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
@@ -2145,28 +2161,28 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     Sums1 sums1;
     sums1.clear();
     while (e1 < end1) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD1];
+      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step1;
+      for (int n = 0; n < AHEAD1; ++n) {
+        const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (0 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
           stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
         }
       }
-      if (end1 - e1 <= AHEAD * step1) break;
-      e1 += AHEAD * step1;
+      if (end1 - e1 <= AHEAD1 * step1) break;
+      e1 += AHEAD1 * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -2183,17 +2199,18 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2203,28 +2220,28 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   sums0.m6.finish();
   fw::reduce(team, sums0);
@@ -2242,19 +2259,20 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD1 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD];
-  Fixed next_fixed1[AHEAD];
+  Values next1[AHEAD1];
+  Fixed next_fixed1[AHEAD1];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD1; ++n) {
     const index beyond = (0 + n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2275,28 +2293,28 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums1 sums1;
   sums1.clear();
   while (e1 < end1) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD1];
+    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step1;
+    for (int n = 0; n < AHEAD1; ++n) {
+      const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end1 - e1 <= AHEAD * step1) break;
-    e1 += AHEAD * step1;
+    if (end1 - e1 <= AHEAD1 * step1) break;
+    e1 += AHEAD1 * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
@@ -2852,15 +2870,17 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadAgain{a.reads}, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), fw::ReadAgain{a.reads}, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), again, x.in1);
 }
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), fw::ReadLast{fw::read_only}, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), fw::ReadLast{fw::read_only}, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), last, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
   (void)a, (void)row;
@@ -3042,7 +3062,6 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
-  constexpr int bytes = V * 8, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
@@ -3060,54 +3079,60 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 8;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
+    constexpr int bytes1 = V * 8;
+    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD];
-    Fixed next_fixed1[AHEAD];
+    Values next1[AHEAD1];
+    Fixed next_fixed1[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
@@ -3115,28 +3140,28 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     Sums1 sums1;
     sums1.clear();
     while (e1 < end1) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD1];
+      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step1;
+      for (int n = 0; n < AHEAD1; ++n) {
+        const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (0 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
           stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
         }
       }
-      if (end1 - e1 <= AHEAD * step1) break;
-      e1 += AHEAD * step1;
+      if (end1 - e1 <= AHEAD1 * step1) break;
+      e1 += AHEAD1 * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -3153,17 +3178,18 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -3173,28 +3199,28 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
@@ -3211,19 +3237,20 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD1 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD];
-  Fixed next_fixed1[AHEAD];
+  Values next1[AHEAD1];
+  Fixed next_fixed1[AHEAD1];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD1; ++n) {
     const index beyond = (0 + n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -3244,28 +3271,28 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   Sums1 sums1;
   sums1.clear();
   while (e1 < end1) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD1];
+    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step1;
+    for (int n = 0; n < AHEAD1; ++n) {
+      const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end1 - e1 <= AHEAD * step1) break;
-    e1 += AHEAD * step1;
+    if (end1 - e1 <= AHEAD1 * step1) break;
+    e1 += AHEAD1 * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase2(const Args a) {
@@ -3543,7 +3570,8 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
 }
@@ -3591,7 +3619,6 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
-  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -3608,43 +3635,47 @@ __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 4;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -3660,17 +3691,18 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -3680,28 +3712,28 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
@@ -4325,7 +4357,8 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
@@ -4461,7 +4494,6 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
-  constexpr int bytes = V * 8, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
@@ -4479,43 +4511,47 @@ __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmo
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 8;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -4533,17 +4569,18 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -4553,28 +4590,28 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
@@ -4851,7 +4888,8 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
 }
@@ -4899,7 +4937,6 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
-  constexpr int bytes = V * 4, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -4916,43 +4953,47 @@ __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 4;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -4968,17 +5009,18 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -4988,28 +5030,28 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
@@ -5966,7 +6008,8 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
 struct ReadAgain : ReadOnly {};  // before long, by the same block
 struct ReadLast : ReadOnly {};   // of several times
 constexpr Plain plain = {};
-constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
+constexpr u64 evict_normal = 0x16f0000000000000;  // held as long as anything
+constexpr ReadOnly read_only = {evict_normal};
 
 template <int bytes>
 struct word;

@@ -566,14 +566,16 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadAgain{a.reads}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadLast{fw::read_only}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
@@ -678,7 +680,6 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
-  constexpr int bytes = V * 20, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -695,55 +696,61 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 8;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     sums0.m8.finish();
+    constexpr int bytes1 = V * 20;
+    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD];
-    Fixed next_fixed1[AHEAD];
+    Values next1[AHEAD1];
+    Fixed next_fixed1[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
@@ -751,28 +758,28 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     Sums1 sums1;
     sums1.clear();
     while (e1 < end1) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD1];
+      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step1;
+      for (int n = 0; n < AHEAD1; ++n) {
+        const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (0 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
           stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
         }
       }
-      if (end1 - e1 <= AHEAD * step1) break;
-      e1 += AHEAD * step1;
+      if (end1 - e1 <= AHEAD1 * step1) break;
+      e1 += AHEAD1 * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -787,17 +794,18 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -807,28 +815,28 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   sums0.m8.finish();
   fw::reduce(team, sums0);
@@ -844,19 +852,20 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD1 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD];
-  Fixed next_fixed1[AHEAD];
+  Values next1[AHEAD1];
+  Fixed next_fixed1[AHEAD1];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD1; ++n) {
     const index beyond = (0 + n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -877,28 +886,28 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums1 sums1;
   sums1.clear();
   while (e1 < end1) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD1];
+    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step1;
+    for (int n = 0; n < AHEAD1; ++n) {
+      const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end1 - e1 <= AHEAD * step1) break;
-    e1 += AHEAD * step1;
+    if (end1 - e1 <= AHEAD1 * step1) break;
+    e1 += AHEAD1 * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
@@ -1378,14 +1387,16 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadAgain{a.reads}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
 }
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadLast{fw::read_only}, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
   fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
@@ -1492,7 +1503,6 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
-  constexpr int bytes = V * 20, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -1509,55 +1519,61 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 8;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
     sums0.m8.finish();
+    constexpr int bytes1 = V * 20;
+    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD];
-    Fixed next_fixed1[AHEAD];
+    Values next1[AHEAD1];
+    Fixed next_fixed1[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
@@ -1565,28 +1581,28 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     Sums1 sums1;
     sums1.clear();
     while (e1 < end1) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD1];
+      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step1;
+      for (int n = 0; n < AHEAD1; ++n) {
+        const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (0 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
           stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
         }
       }
-      if (end1 - e1 <= AHEAD * step1) break;
-      e1 += AHEAD * step1;
+      if (end1 - e1 <= AHEAD1 * step1) break;
+      e1 += AHEAD1 * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -1601,17 +1617,18 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1621,28 +1638,28 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   sums0.m8.finish();
   fw::reduce(team, sums0);
@@ -1658,19 +1675,20 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD1 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD];
-  Fixed next_fixed1[AHEAD];
+  Values next1[AHEAD1];
+  Fixed next_fixed1[AHEAD1];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD1; ++n) {
     const index beyond = (0 + n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1691,28 +1709,28 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums1 sums1;
   sums1.clear();
   while (e1 < end1) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD1];
+    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step1;
+    for (int n = 0; n < AHEAD1; ++n) {
+      const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
       }
     }
-    if (end1 - e1 <= AHEAD * step1) break;
-    e1 += AHEAD * step1;
+    if (end1 - e1 <= AHEAD1 * step1) break;
+    e1 += AHEAD1 * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
@@ -2470,19 +2488,21 @@ FW_FN Place place(const Args& a, index e) {
   return at;
 }
 
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadAgain{a.reads}, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), fw::ReadAgain{a.reads}, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), again, x.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
   fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
 }
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
   (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), fw::ReadLast{fw::read_only}, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), fw::ReadLast{fw::read_only}, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), last, x.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
@@ -2648,7 +2668,6 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 
 }  // namespace
 __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3(const Args a) {
-  constexpr int bytes = V * 24, AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -2667,35 +2686,39 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     load_row(a, row);
     row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
+    const fw::ReadAgain again = {a.reads};
+    const fw::ReadLast last = {{fw::evict_normal}};
+    constexpr int bytes0 = V * 24;
+    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD];
-    Fixed next_fixed0[AHEAD];
+    Values next0[AHEAD0];
+    Fixed next_fixed0[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD0];
+      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step0;
+      for (int n = 0; n < AHEAD0; ++n) {
+        const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
@@ -2705,19 +2728,21 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
           put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 0, 0, 1);
         }
       }
-      if (end0 - e0 <= AHEAD * step0) break;
-      e0 += AHEAD * step0;
+      if (end0 - e0 <= AHEAD0 * step0) break;
+      e0 += AHEAD0 * step0;
     }
+    constexpr int bytes1 = V * 24;
+    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD];
-    Fixed next_fixed1[AHEAD];
+    Values next1[AHEAD1];
+    Fixed next_fixed1[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
@@ -2725,20 +2750,20 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     Sums1 sums1;
     sums1.clear();
     while (e1 < end1) {
-      Values x[AHEAD];
-      Fixed f[AHEAD];
+      Values x[AHEAD1];
+      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
-        const index beyond = (AHEAD + n) * step1;
+      for (int n = 0; n < AHEAD1; ++n) {
+        const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
-      for (int n = 0; n < AHEAD; ++n) {
+      for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (0 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
@@ -2748,8 +2773,8 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
           put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 1, 0, 1);
         }
       }
-      if (end1 - e1 <= AHEAD * step1) break;
-      e1 += AHEAD * step1;
+      if (end1 - e1 <= AHEAD1 * step1) break;
+      e1 += AHEAD1 * step1;
     }
     row_2(a, row, first, sums1);
   }
@@ -2764,17 +2789,18 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD0 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD];
-  Fixed next_fixed0[AHEAD];
+  Values next0[AHEAD0];
+  Fixed next_fixed0[AHEAD0];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD0; ++n) {
     const index beyond = (0 + n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2786,20 +2812,20 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD0];
+    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step0;
+    for (int n = 0; n < AHEAD0; ++n) {
+      const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
@@ -2809,8 +2835,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
         put_side(a, side, k, e, false, 0, 0, 1);
       }
     }
-    if (end0 - e0 <= AHEAD * step0) break;
-    e0 += AHEAD * step0;
+    if (end0 - e0 <= AHEAD0 * step0) break;
+    e0 += AHEAD0 * step0;
   }
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
@@ -2825,19 +2851,20 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD = 4;
+  constexpr int AHEAD1 = 4;
+  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
   const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD];
-  Fixed next_fixed1[AHEAD];
+  Values next1[AHEAD1];
+  Fixed next_fixed1[AHEAD1];
 #pragma unroll
-  for (int n = 0; n < AHEAD; ++n) {
+  for (int n = 0; n < AHEAD1; ++n) {
     const index beyond = (0 + n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -2860,20 +2887,20 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   Sums1 sums1;
   sums1.clear();
   while (e1 < end1) {
-    Values x[AHEAD];
-    Fixed f[AHEAD];
+    Values x[AHEAD1];
+    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
-      const index beyond = (AHEAD + n) * step1;
+    for (int n = 0; n < AHEAD1; ++n) {
+      const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), next1[n], next_fixed1[n]);
+        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
-    for (int n = 0; n < AHEAD; ++n) {
+    for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (0 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
@@ -2883,8 +2910,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
         put_side(a, side, k, e, false, 1, 0, 1);
       }
     }
-    if (end1 - e1 <= AHEAD * step1) break;
-    e1 += AHEAD * step1;
+    if (end1 - e1 <= AHEAD1 * step1) break;
+    e1 += AHEAD1 * step1;
   }
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase2(const Args a) {
@@ -3945,7 +3972,8 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
 struct ReadAgain : ReadOnly {};  // before long, by the same block
 struct ReadLast : ReadOnly {};   // of several times
 constexpr Plain plain = {};
-constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
+constexpr u64 evict_normal = 0x16f0000000000000;  // held as long as anything
+constexpr ReadOnly read_only = {evict_normal};
 
 template <int bytes>
 struct word;

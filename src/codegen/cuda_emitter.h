@@ -26,10 +26,10 @@ class CudaEmitter : Emitter {
   std::vector<int> items() const;                    // vectors of a row that a thread may hold: one variant for each
   bool walking() const { return kind_ == Text::walking; }
   bool is_row_axis(int a) const;
-  bool is_ahead(int s) const;     // a load that is asked for before its row's turn comes
-  int64_t held_bytes() const;     // that a thread holds for each element of its rows, at most
-  int64_t row_bytes() const;      // and for each of its columns
-  int64_t walking_bytes() const;  // that it loads for each element in a pass, at most
+  bool is_ahead(int s) const;         // a load that is asked for before its row's turn comes
+  int64_t held_bytes() const;         // that a thread holds for each element of its rows, at most
+  int64_t row_bytes() const;          // and for each of its columns
+  int64_t loaded_bytes(int p) const;  // for each element in pass p
   // Of columns in registers, each thread works out the values of one of its vector's, and tells its neighbours.
   bool has_own_column() const { return is_column() && !walking(); }
   const char* reducing_team() const { return is_column() ? "columns" : "team"; }
@@ -102,7 +102,7 @@ class CudaEmitter : Emitter {
   void write_arrival_of_group();
   void open_pass(int p, const std::string& beginning, const std::string& end, const std::string& step);
   std::string load_ahead(int p) const;
-  void over_vectors(int p, const char* from, const std::vector<std::string>& what);
+  void over_vectors(int p, const std::string& from, const std::vector<std::string>& what);
   void write_pass(int p, const std::string& put_side);
   void write_row_values_after(int p);
   void write_walking_entry();

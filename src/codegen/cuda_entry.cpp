@@ -364,20 +364,20 @@ void CudaEmitter::open_pass(int p, const std::string& beginning, const std::stri
   const std::string id = to_string(p);
   line("const index end", id, " = ", end, ", step", id, " = static_cast<index>(", step, ");");
   line("index e", id, " = static_cast<index>(", beginning, ");");
-  line("Values next", id, "[AHEAD];");
-  line("Fixed next_fixed", id, "[AHEAD];");
+  line("Values next", id, "[AHEAD", id, "];");
+  line("Fixed next_fixed", id, "[AHEAD", id, "];");
   over_vectors(p, "0", {load_ahead(p)});
 }
 
 std::string CudaEmitter::load_ahead(int p) const {
   const std::string id = to_string(p);
-  return "load_" + id + "(a, row, place(a, e), next" + id + "[n], next_fixed" + id + "[n]);";
+  return "load_" + id + "(a, row, place(a, e), again, last, next" + id + "[n], next_fixed" + id + "[n]);";
 }
 
-void CudaEmitter::over_vectors(int p, const char* from, const std::vector<std::string>& what) {
+void CudaEmitter::over_vectors(int p, const std::string& from, const std::vector<std::string>& what) {
   const std::string id = to_string(p), number = "e" + id + " + beyond";
   out_ += "#pragma unroll\n";
-  open("for (int n = 0; n < AHEAD; ++n)");
+  open("for (int n = 0; n < AHEAD", id, "; ++n)");
   line("const index beyond = (", from, " + n) * step", id, ";");
   open("if (beyond < end", id, " - e", id, ")");
   line("const index e = ", p % 2 != 0 ? "static_cast<index>(a.elements) - 1 - (" + number + ")" : number, ";");
@@ -392,19 +392,19 @@ void CudaEmitter::write_pass(int p, const std::string& put_side) {
   line("Sums", id, " sums", id, ";");
   line("sums", id, ".clear();");
   open("while (e", id, " < end", id, ")");
-  line("Values x[AHEAD];");
-  line("Fixed f[AHEAD];");
+  line("Values x[AHEAD", id, "];");
+  line("Fixed f[AHEAD", id, "];");
   out_ += "#pragma unroll\n";
-  line("for (int n = 0; n < AHEAD; ++n) x[n] = next", id, "[n], f[n] = next_fixed", id, "[n];");
-  over_vectors(p, "AHEAD", {load_ahead(p)});
+  line("for (int n = 0; n < AHEAD", id, "; ++n) x[n] = next", id, "[n], f[n] = next_fixed", id, "[n];");
+  over_vectors(p, "AHEAD" + id, {load_ahead(p)});
   const std::string stage = "stage_" + id + "(a, row, place(a, e), x[n], f[n], kept, true, sums" + id;
   if (has_sides())
     over_vectors(p, "0",
                  {"Side side;", "side.clear();", stage + ", side, total);", sides_in(p).empty() ? "" : put_side});
   else
     over_vectors(p, "0", {stage + ");"});
-  line("if (end", id, " - e", id, " <= AHEAD * step", id, ") break;");
-  line("e", id, " += AHEAD * step", id, ";");
+  line("if (end", id, " - e", id, " <= AHEAD", id, " * step", id, ") break;");
+  line("e", id, " += AHEAD", id, " * step", id, ";");
   close();
   for (int m : moments_in(p)) line("sums", id, ".m", to_string(m), ".finish();");
 }
@@ -416,11 +416,9 @@ void CudaEmitter::write_row_values_after(int p) {
   line("row_", to_string(p + 1), "(a, row, first, sums", id, ");");
 }
 
-// Rows that are too long for that are read again in every pass.
+// Rows that are too long for registers are read again in every pass, as far as the caches do not have them.
 void CudaEmitter::write_walking_entry() {
   open("extern \"C\" __global__ void __launch_bounds__(512) ", code_.name, "(const Args a)");
-  // As many vectors as registers have room for.
-  line("constexpr int bytes = V * ", to_string(walking_bytes()), ", AHEAD = bytes <= 16 ? 4 : bytes <= 32 ? 2 : 1;");
   line("fw::follow_last_launch();");
   line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
   write_team_part();
@@ -435,8 +433,13 @@ void CudaEmitter::write_walking_entry() {
   write_load_row("row", "first");
   line("row_0(a, row, first);");
   line("const index elements = row.live ? static_cast<index>(a.elements) : 0;");
+  line("const fw::ReadAgain again = {a.reads};");
+  line("const fw::ReadLast last = {{fw::evict_normal}};");
   for (int p = 0; p < nest().stages; ++p) {
     const std::string id = to_string(p);
+    // As many as registers have room for.
+    line("constexpr int bytes", id, " = V * ", to_string(loaded_bytes(p)), ";");
+    line("constexpr int AHEAD", id, " = bytes", id, " <= 16 ? 4 : bytes", id, " <= 32 ? 2 : 1;");
     // The first vectors of a pass are on their way while the values of the row are worked out.
     open_pass(p, "team.thread", "elements", "team.threads()");
     if (p > 0) write_row_values_after(p - 1);
@@ -532,7 +535,8 @@ void CudaEmitter::write_phase_entry(int p) {
     close();
     return;
   }
-  line("constexpr int AHEAD = 4;");
+  line("constexpr int AHEAD", id, " = 4;");
+  line("const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again");
   if (in_step) {
     // The blocks of a row move along it side by side: what is read and written at a time lies close together.
     open_pass(p, "split * static_cast<index>(team.threads()) + static_cast<index>(team.thread)",

@@ -184,15 +184,11 @@ int64_t CudaEmitter::row_bytes() const {
   return bytes;
 }
 
-int64_t CudaEmitter::walking_bytes() const {
-  int64_t most = 0;
-  for (int p = 0; p < nest().stages; ++p) {
-    int64_t bytes = 0;
-    for (int s : needed_in(p))
-      if (is_element_load(s)) bytes += size_of(dtype(s));
-    most = std::max(most, bytes);
-  }
-  return most;
+int64_t CudaEmitter::loaded_bytes(int p) const {
+  int64_t bytes = 0;
+  for (int s : needed_in(p))
+    if (is_element_load(s)) bytes += size_of(dtype(s));
+  return bytes;
 }
 
 bool CudaEmitter::is_row_axis(int a) const {

@@ -127,14 +127,13 @@ void CudaEmitter::write_element_place() {
   }
 }
 
-// How an element is read: what a later pass over the row reads again stays in the caches, what none does is not in its
-// way.
+// How an element is read: as the entry says for what a later pass over the row reads again, and for what none does.
 std::string CudaEmitter::manner_of_reading(int s) const {
   if (!walking() || nest().stages == 1 || is_fixed(s)) return "a.reads";
   for (int p = pass_ + 1; p < nest().stages; ++p)
     for (int needed : needed_in(p))
-      if (needed == s) return "fw::ReadAgain{a.reads}";
-  return "fw::ReadLast{fw::read_only}";
+      if (needed == s) return "again";
+  return "last";
 }
 
 void CudaEmitter::write_load(const std::string& name, const std::vector<int>& steps, const std::string& what) {
@@ -142,7 +141,9 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
   bool moving = what.find('x') != std::string::npos, fixed = what.find('f') != std::string::npos;
   if (moving) parameters += ", [[maybe_unused]] Values& x";
   if (fixed) parameters += ", [[maybe_unused]] Fixed& f";
-  open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at", parameters, ")");
+  if (walking()) line("template <class Again, class Last>");
+  open("FW_FN void ", name, "(const Args& a, const Row& row, const Place& at",
+       walking() ? ", [[maybe_unused]] Again again, [[maybe_unused]] Last last" : "", parameters, ")");
   line("(void)a, (void)row, (void)at;");
   for (int s : steps) {
     if (!is_element_load(s) || !(is_fixed(s) ? fixed : moving)) continue;

@@ -182,7 +182,8 @@ struct ReadOnly {  // nothing writes it while the kernel runs; global memory onl
 struct ReadAgain : ReadOnly {};  // before long, by the same block
 struct ReadLast : ReadOnly {};   // of several times
 constexpr Plain plain = {};
-constexpr ReadOnly read_only = {0x16f0000000000000};  // as long as anything
+constexpr u64 evict_normal = 0x16f0000000000000;  // held as long as anything
+constexpr ReadOnly read_only = {evict_normal};
 
 template <int bytes>
 struct word;

@@ -148,12 +148,15 @@ TEST(KernelText, PassesOverARowFindItInTheCaches) {
   ASSERT_EQ(code.walking.stages, 2);
   const std::string first = body_of(code.walking_text, "load_0"), second = body_of(code.walking_text, "load_1");
   EXPECT_EQ(count_of("fw::load_line(", first), 1) << first;
-  EXPECT_EQ(count_of("fw::ReadAgain{a.reads}", first), 1) << first;
+  EXPECT_EQ(count_of(", again, x.in", first), 1) << first;
   EXPECT_EQ(count_of("fw::load_line(", second), 2) << second;
-  EXPECT_EQ(count_of("fw::ReadLast{", second), 2) << second;
+  EXPECT_EQ(count_of(", last, x.in", second), 2) << second;
   const std::string& whole = code.walking_parts.whole_rows;
   EXPECT_EQ(count_of("const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);", whole), 3) << whole;
   EXPECT_EQ(count_of("const index e = e0 + beyond;", whole), 3) << whole;
+  // The L1 cache has nothing left for another launch.
+  EXPECT_EQ(count_of("fw::ReadAgain again", whole), 1) << whole;
+  EXPECT_EQ(count_of("fw::ReadAgain", code.walking_parts.split_rows), 0) << code.walking_parts.split_rows;
   // What rows share is read in every turn.
   const Program weighted = fused(
       "graph(%x: f32[n, c], %w: f32[c]) { %1 = rms_norm(%x, %w) {axes = 1, eps = 0.1, has_weight = 1} return %1 }", {},
@@ -161,7 +164,7 @@ TEST(KernelText, PassesOverARowFindItInTheCaches) {
   const std::string last =
       body_of(emit_cuda(weighted.forward, weighted.forward_fusion.groups.at(0).kernel).cuda.walking_text, "load_1");
   EXPECT_EQ(count_of(", a.reads, f.in", last), 1) << last;
-  EXPECT_EQ(count_of("fw::ReadLast{fw::read_only}, x.in", last), 1) << last;
+  EXPECT_EQ(count_of(", last, x.in", last), 1) << last;
 }
 
 // Waits for columns stay between what is computed of them; where the first pass only adds up there is nothing to keep

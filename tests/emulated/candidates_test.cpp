@@ -211,6 +211,26 @@ TEST_F(Clusters, HoldLongRowsTogether) {
   }
 }
 
+// Rows of clusters also compete with what stands for them where there are none, and with single elements.
+TEST_F(Clusters, CompeteWithWalkingOverLongRows) {
+  if (!std::getenv("FUSEWRIGHT_EMULATOR_MULTIPROCESSORS"))
+    GTEST_SKIP() << "emulated/several_turns: three rows are many";
+  const Graph graph = parse("graph(%x: f32[n, 20000]) { %1 = softmax(%x) {dim = 1} return %1 }");
+  const auto executable = compile(graph);
+  std::mt19937 random(27);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 3}}, random);
+  seen.clear();
+  size_t most = 1, without = 0;
+  for (wanted = 0; wanted < most; ++wanted) {
+    const uint64_t before = emulator_count("emulator_cluster_launches");
+    EXPECT_EQ(disagreement(*executable, graph, {}, inputs), "") << wanted;
+    without += emulator_count("emulator_cluster_launches") == before;
+    for (const auto& [kernel, count] : seen) most = std::max(most, count);
+  }
+  EXPECT_GT(most, 4u);
+  EXPECT_EQ(without, 2u);
+}
+
 // With one number for each row on the side, which its cluster adds up as well.
 TEST_F(Clusters, HoldLongRowsWithTotals) {
   for (const auto& [type, length] :
@@ -229,19 +249,22 @@ TEST_F(Clusters, HoldLongRowsWithTotals) {
   }
 }
 
-// More of them, and wider, than what the row itself adds up.
+// More of them than what any pass over the row adds up.
 TEST_F(Clusters, HoldLongRowsWithManyTotals) {
-  const Graph graph = parse(
-      "graph(%x: f64[n, 2, 8704], %w: f64[2, 1], %b: f64[2, 1], %m: f64[2, 1], %q: f64[2, 1]) { %1 = layer_norm(%x) "
-      "{axes = 1, eps = 0.01} %2 = mul(%1, %w) %3 = silu(%2) %4 = add(%3, %b) %5 = sigmoid(%4) %6 = mul(%5, %m) %7 = "
-      "silu(%6) %8 = mul(%7, %q) return %8 }");
-  const std::vector<bool> wrt(5, true);
+  std::string inputs_text = "%x: f64[n, 2, 8704]", body = "%0 = layer_norm(%x) {axes = 1, eps = 0.01} ";
+  for (int i = 0; i < 8; ++i) {
+    const std::string weight = "%w" + std::to_string(i), a = std::to_string(2 * i), b = std::to_string(2 * i + 1);
+    inputs_text += ", " + weight + ": f64[2, 1]";
+    body += "%" + b + " = mul(%" + a + ", " + weight + ") %" + std::to_string(2 * i + 2) + " = silu(%" + b + ") ";
+  }
+  const Graph graph = parse("graph(" + inputs_text + ") { " + body + "return %16 }");
+  const std::vector<bool> wrt(9, true);
   const auto executable = compile(graph, wrt);
   const uint64_t before = emulator_count("emulator_cluster_launches");
   std::mt19937 random(26);
   const std::vector<Array> inputs = random_inputs(graph, {{"n", 2}}, random);
   for (wanted = 1; wanted <= 3; ++wanted) EXPECT_EQ(disagreement(*executable, graph, wrt, inputs), "") << wanted;
-  EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2);
+  EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 4);  // forward and backward
 }
 
 // Nothing is compiled for clusters where there are none.

@@ -37,6 +37,7 @@ extern "C" __global__ void __launch_bounds__(256) everything(const __grid_consta
   const u32 i = thread_index() + block_index() * block_threads() + 0 * block_count();
   copies(a, plain);
   copies(a, a.reads);
+  copies(a, ReadAgain{a.reads}), copies(a, ReadLast{{evict_normal}});
   Vector<half, 8> aligned = {};
   static_assert(alignof(Vector<half, 8>) == 16 && alignof(Vector<float, 2>) == 8 && alignof(Vector<float, 8>) == 16, "");
   float sum = to_float(aligned[i % 8]);

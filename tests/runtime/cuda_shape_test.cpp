@@ -258,9 +258,15 @@ TEST(CudaShape, ClustersHoldLongRows) {
     EXPECT_EQ(c.blocks, c.parts * c.anchors * cluster) << "one team";
     EXPECT_EQ(c.share, share) << rows << " x " << length;
     EXPECT_GE(c.share * c.parts, rows);
-    // Where there are none the rows are walked over, or split.
+    // Where there are none the rows are walked over, by eight times as many blocks as find room; or few are split.
     if (cluster > 1) {
-      EXPECT_EQ(rules.planned(1).variant.items, 0);
+      const auto walking = rules.planned(1);
+      EXPECT_EQ(walking.variant.items, 0);
+      EXPECT_EQ(walking.split, rows < 2 * 132) << rows << " x " << length;
+      EXPECT_EQ(walking.threads, walking.split ? 256 : 512) << rows << " x " << length;
+      if (!walking.split) {
+        EXPECT_EQ(walking.share, rows > 2 * 132 * 8 ? 2 : 1) << rows << " x " << length;
+      }
     }
   }
   for (auto [rows, length] : {std::pair{8, 65536}, {4096, 65540}, {4096, 40001}}) {
