@@ -100,6 +100,8 @@ class CudaEmitter : Emitter {
   std::string first_thread() const;
   std::string take_item() const;
   void write_arrival_of_group();
+  // Every other pass begins where the one before it ended: what was read last is still in the L2 cache.
+  static bool goes_backwards(int p) { return p % 2 != 0; }
   void open_pass(int p, const std::string& beginning, const std::string& end, const std::string& step);
   std::string load_ahead(int p) const;
   void over_vectors(int p, const std::string& from, const std::vector<std::string>& what);

@@ -358,8 +358,7 @@ void CudaEmitter::write_held_entry() {
   close();
 }
 
-// A pass over a row, or over a part of it: vectors `beginning`, and every `step` from there, before `end`. Every other
-// pass begins where the one before it ended: what was read last is still in the L2 cache.
+// A pass over a row, or over a part of it: vectors `beginning`, and every `step` from there, before `end`.
 void CudaEmitter::open_pass(int p, const std::string& beginning, const std::string& end, const std::string& step) {
   const std::string id = to_string(p);
   line("const index end", id, " = ", end, ", step", id, " = static_cast<index>(", step, ");");
@@ -380,7 +379,7 @@ void CudaEmitter::over_vectors(int p, const std::string& from, const std::vector
   open("for (int n = 0; n < AHEAD", id, "; ++n)");
   line("const index beyond = (", from, " + n) * step", id, ";");
   open("if (beyond < end", id, " - e", id, ")");
-  line("const index e = ", p % 2 != 0 ? "static_cast<index>(a.elements) - 1 - (" + number + ")" : number, ";");
+  line("const index e = ", goes_backwards(p) ? "static_cast<index>(a.elements) - 1 - (" + number + ")" : number, ";");
   for (const std::string& text : what) line(text);
   close();
   close();
@@ -505,14 +504,13 @@ void CudaEmitter::write_row_values_until(int p) {
 
 void CudaEmitter::write_phase_entry(int p) {
   const bool last = p == nest().stages;
-  const bool backwards = p % 2 != 0, in_step = leaves_sums(p);
+  const bool in_step = leaves_sums(p);
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_phase", id, "(const Args a)");
   line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
-  // Every other pass begins where the one before it ended, in the order of its blocks and within each: what was read
-  // last is still in the L2 cache.
+  // Where blocks stay, their order goes backwards as well.
   line("const index block = static_cast<index>(",
-       backwards && in_step ? "fw::block_count() - 1 - fw::block_index()" : "fw::block_index()", ");");
+       goes_backwards(p) && in_step ? "fw::block_count() - 1 - fw::block_index()" : "fw::block_index()", ");");
   line("const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);");
   line("const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);");
   line("Row row;");
