@@ -37,10 +37,6 @@ uint32_t largest_cluster(int device) { return Runtime::instance().largest_cluste
 
 void let_l2_forget(int device) { Runtime::instance().let_l2_forget(device); }
 
-double microseconds(int device, void* stream, const std::function<void()>& work) {
-  return Runtime::instance().microseconds(device, stream, work);
-}
-
 std::string key_of(const std::string& source, Architecture architecture) {
   return Runtime::instance().key_of(source, architecture).hex();
 }

@@ -77,10 +77,6 @@ uint32_t largest_cluster(int device);  // blocks that may form one
 // used).
 bool is_capturing(void* stream);
 
-// Time on the device from the begin to the end of what `work` puts on the stream; waits for it. Not while a graph is
-// being recorded there.
-double microseconds(int device, void* stream, const std::function<void()>& work);
-
 // What kernels asked the L2 cache to hold longer than other things is held no longer: else writing over the cache would
 // leave it there, and whoever is timed next would find it.
 void let_l2_forget(int device);

@@ -72,6 +72,7 @@ struct CUlaunchConfig {
   X(cuStreamIsCapturing, (CUstream stream, int* status))                                                               \
   X(cuEventCreate, (CUevent * event, unsigned flags))                                                                  \
   X(cuEventRecord, (CUevent event, CUstream stream))                                                                   \
+  X(cuEventQuery, (CUevent event))                                                                                     \
   X(cuEventSynchronize, (CUevent event))                                                                               \
   X(cuEventElapsedTime, (float* milliseconds, CUevent begin, CUevent end))                                             \
   X(cuEventDestroy_v2, (CUevent event))
@@ -81,6 +82,7 @@ enum : CUresult {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_CONTEXT = 201,
   CUDA_ERROR_NOT_FOUND = 500,
+  CUDA_ERROR_NOT_READY = 600,
   CUDA_ERROR_STREAM_CAPTURE_IMPLICIT = 906,
 };
 enum DeviceAttribute : int {
@@ -205,6 +207,11 @@ class Event {
   Event& operator=(const Event&) = delete;
 
   void record(CUstream stream) const { driver_.check(driver_.call().cuEventRecord(event_, stream), "cuEventRecord"); }
+  bool passed() const {
+    const CUresult result = driver_.call().cuEventQuery(event_);
+    if (result != CUDA_ERROR_NOT_READY) driver_.check(result, "cuEventQuery");
+    return result == CUDA_SUCCESS;
+  }
   void wait() const { driver_.check(driver_.call().cuEventSynchronize(event_), "cuEventSynchronize"); }
   double microseconds_since(const Event& begin) const {
     float milliseconds = 0;

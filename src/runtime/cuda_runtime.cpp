@@ -209,7 +209,7 @@ int Runtime::resident_blocks(void* kernel, int device, LaunchShape shape) {
   return blocks;
 }
 
-double Runtime::microseconds(int device, void* stream, const std::function<void()>& work) {
+Runtime::Duration Runtime::duration(int device, void* stream, const std::function<void()>& work) {
   Driver& driver = this->driver();
   const ContextScope scope(driver, device);
   const BesideCaptures beside(driver);
@@ -217,8 +217,9 @@ double Runtime::microseconds(int device, void* stream, const std::function<void(
   begin.record(static_cast<CUstream>(stream));
   work();
   end.record(static_cast<CUstream>(stream));
+  const bool begun = begin.passed();
   end.wait();
-  return end.microseconds_since(begin);
+  return {end.microseconds_since(begin), begun};
 }
 
 void Runtime::let_l2_forget(int device) {

@@ -58,7 +58,13 @@ class Runtime {
               void* stream);
   int resident_blocks(void* kernel, int device, LaunchShape shape);
   bool is_capturing(void* stream);
-  double microseconds(int device, void* stream, const std::function<void()>& work);
+  // From the begin to the end, on the device, of what `work` puts on the stream; waits for it. Not while a graph is
+  // being recorded there.
+  struct Duration {
+    double microseconds;
+    bool may_have_waited;  // it began before all was there, and so may have waited for the host
+  };
+  Duration duration(int device, void* stream, const std::function<void()>& work);
   void let_l2_forget(int device);
 
  private:

@@ -12,11 +12,12 @@
 namespace fusewright {
 namespace {
 
-constexpr int rounds = 3;              // samples of each candidate, after one that warms up
-constexpr double long_us = 5'000;      // one is enough where a round takes as long: what disturbs it is shorter
-constexpr double hopeless = 2;         // times slower than the fastest in their first two runs: not sampled again
-constexpr int steps_in_a_row = 4;      // of a region,
-constexpr int head_start = 16;         // behind so many times that memory is written: about half a millisecond
+constexpr int rounds = 3;           // samples of each candidate, after one that warms up
+constexpr double long_us = 5'000;   // one is enough where a round takes as long: what disturbs it is shorter
+constexpr double hopeless = 2;      // times slower than the fastest in their first two runs: not sampled again
+constexpr int steps_in_a_row = 4;   // of a region,
+constexpr int row_head_start = 16;  // behind so many times that memory is written: about half a millisecond
+constexpr int longest_head_start = 128;
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
 
@@ -74,7 +75,7 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
   std::vector<bool> in(count, true);
   try {
     // Writing it leaves nothing else in the cache (once nothing is held there), and keeps the device busy until the
-    // host has launched the candidate.
+    // host has launched the candidate: as often as that takes.
     Tensor scratch;
     scratch.dtype = DType::u8;
     scratch.rank = 1;
@@ -83,19 +84,28 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     host.allocate(scratch);
     const bool kernels = what == What::kernel;
     const int in_a_row = kernels ? 1 : steps_in_a_row;
+    int head_start = kernels ? 1 : row_head_start;
+    auto sample = [&](size_t i, int calls) {
+      // Also of what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind that.
+      if (kernels) runtime_.let_l2_forget(host.device());
+      for (int n = 0; n < head_start; ++n) host.clear(scratch);
+      return runtime_.duration(host.device(), host.stream(), [&] {
+        for (int n = 0; n < calls; ++n) launch(i);
+      });
+    };
     // Candidates take turns: what disturbs the device, or its clock, meets all of them.
     for (int round = 0; round <= rounds; ++round) {
       for (size_t i = 0; i < count; ++i) {
         if (!in[i]) continue;
-        // Also of what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind that.
-        if (kernels) runtime_.let_l2_forget(host.device());
-        for (int n = 0; n < (kernels ? 1 : head_start); ++n) host.clear(scratch);
         try {
           const int calls = round == 0 ? 1 : in_a_row;
-          const double all = runtime_.microseconds(host.device(), host.stream(), [&] {
-            for (int n = 0; n < calls; ++n) launch(i);
-          });
-          const double time = all / calls;
+          cuda::Runtime::Duration all = sample(i, calls);
+          // The first run of all compiles and allocates, which no head start would cover.
+          while (round > 0 && all.may_have_waited && head_start < longest_head_start) {
+            head_start *= 2;
+            all = sample(i, calls);
+          }
+          const double time = all.microseconds / calls;
           if (round > 0)
             samples[i].push_back(time);
           else

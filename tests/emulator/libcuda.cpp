@@ -205,6 +205,8 @@ FWEMU_EXPORT CUresult cuEventRecord(CUevent event, CUstream) {
   event->time = std::chrono::steady_clock::now();
   return CUDA_SUCCESS;
 }
+// As if nothing waited for the host: no head start would change that.
+FWEMU_EXPORT CUresult cuEventQuery(CUevent) { return CUDA_ERROR_NOT_READY; }
 FWEMU_EXPORT CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
 FWEMU_EXPORT CUresult cuCtxResetPersistingL2Cache() { return CUDA_SUCCESS; }
 FWEMU_EXPORT CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {

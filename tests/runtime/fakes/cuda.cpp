@@ -290,9 +290,19 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
   return result;
 }
 
+CUresult cuEventQuery(CUevent event) {
+  if (event->time < 0 || capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return misuse(INVALID_HANDLE);
+  const CUresult result = enter("cuEventQuery");
+  const std::lock_guard lock(state.mutex);
+  return result == CUDA_SUCCESS && event->time > state.host_now ? CUDA_ERROR_NOT_READY : result;
+}
+
 CUresult cuEventSynchronize(CUevent event) {
   if (event->time < 0 || capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED) return misuse(INVALID_HANDLE);
-  return enter("cuEventSynchronize");
+  const CUresult result = enter("cuEventSynchronize");
+  const std::lock_guard lock(state.mutex);
+  state.host_now = std::max(state.host_now, event->time);
+  return result;
 }
 
 CUresult cuCtxResetPersistingL2Cache() { return enter("cuCtxResetPersistingL2Cache"); }

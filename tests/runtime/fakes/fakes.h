@@ -25,7 +25,8 @@ struct FakeCuda {
   int static_shared_bytes = 0;        // of every kernel
   int capture_status = 0;
   bool recording = true;
-  double now = 0;  // microseconds, for events: a test moves it on where work would take time
+  // Microseconds, of the device (for events) and of the host: a test moves them on where work would take time.
+  double now = 0, host_now = 0;
 
   // What it sees.
   std::vector<std::string> calls;
