@@ -179,18 +179,18 @@ std::optional<LaunchChoice> CudaLauncher::tune(Host& host, const Call& call, con
         host.allocate(elsewhere[o]);
         timed[o] = &elsewhere[o];
       }
+      std::vector<std::optional<Prepared>> prepared(all.size());
       auto try_one = [&](size_t i) {
-        Call candidate = call;
-        plan(candidate, all[i]);
-        launch(host, prepare(candidate, timed), timed, numbers);
+        if (!prepared[i]) {  // once: the host is to be quick about what is timed
+          Call candidate = call;
+          plan(candidate, all[i]);
+          prepared[i] = prepare(candidate, timed);
+        }
+        launch(host, *prepared[i], timed, numbers);
       };
       if (auto timing = tuner.time(host, code_.name, all.size(), try_one, progress)) {
         std::vector<int64_t> bytes;
-        for (const LaunchChoice& one : all) {
-          Call candidate = call;
-          plan(candidate, one);
-          bytes.push_back(launches(candidate, operands).buffer_bytes());
-        }
+        for (const auto& one : prepared) bytes.push_back(one ? one->buffer_bytes() : 0);  // none: it was given up
         const size_t best = leanest_of_the_fastest(timing->microseconds, timing->fastest, bytes);
         choice = all[best];
         tuner.remember(key, *choice);
