@@ -6661,11 +6661,14 @@ struct Moments {
     for (int i = 0; i < W; ++i) {
       const T distances = shift[i];
       shift[i] = distances * part;
-      squares[i] -= distances * shift[i];
+      // Of finite elements whose squares overflow the sum is infinite, not the NaN of a difference.
+      const bool overflows = squares[i] == infinity<T>() && fw::abs(distances) < infinity<T>();
+      squares[i] -= overflows ? 0 : distances * shift[i];
     }
   }
   // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,
-  // and no product is fused into one of the sums.
+  // and no product is fused into one of the sums. A distance is not squared alone: without elements on one side its
+  // weight is 0, and the square may be infinite.
   FW_FN void merge(const Moments& other) {
     const T total = count + other.count;
     const T part = total > 0 ? reciprocal(total) : 0;
@@ -6677,7 +6680,7 @@ struct Moments {
       const T a = count > 0 ? (first[i] - from) + shift[i] : 0;
       const T b = other.count > 0 ? (other.first[i] - from) + other.shift[i] : 0;
       const T distance = b - a;
-      squares[i] = (squares[i] + other.squares[i]) + product(distance * distance, weight);
+      squares[i] = (squares[i] + other.squares[i]) + product(product(distance, weight), distance);
       shift[i] = product(a, mine) + product(b, its);
       first[i] = from;
       plain[i] += other.plain[i];

@@ -15,6 +15,7 @@ from test_numerics import (  # noqa: F401
     test_special_values_in_reductions,
     test_sum_of_many_ones,
     test_variance_of_a_large_offset,
+    test_variance_that_overflows,
 )
 
 pytestmark = pytest.mark.real_core

@@ -11,6 +11,7 @@ import pytest
 import showcase
 import torch
 from check import all_at_once, check
+from test_numerics import test_variance_that_overflows  # noqa: F401
 from test_operators import ENTRIES, UNARY, anything, in_dtype, positive
 
 import fusewright
