@@ -12,12 +12,12 @@
 namespace fusewright {
 namespace {
 
-constexpr int rounds = 3;           // samples of each candidate, after one that warms up
-constexpr double long_us = 5'000;   // one is enough where a round takes as long: what disturbs it is shorter
-constexpr double hopeless = 2;      // times slower than the fastest in their first two runs: not sampled again
-constexpr int steps_in_a_row = 4;   // of a region,
-constexpr int row_head_start = 16;  // behind so many times that memory is written: about half a millisecond
-constexpr int longest_head_start = 128;
+constexpr int rounds = 3;          // samples of each candidate, after one that warms up
+constexpr double long_us = 5'000;  // one is enough where a round takes as long: what disturbs it is shorter
+constexpr double hopeless = 2;     // times slower than the fastest in their first two runs: not sampled again
+// Times that memory is written before a candidate, of 30 us each: what the host needs to launch a kernel or a step of a
+// region, to begin with, and what it gets at most.
+constexpr int kernel_head_start = 1, region_head_start = 8, longest_head_start = 128;
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
 
@@ -83,33 +83,28 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     scratch.strides[0] = 1;
     host.allocate(scratch);
     const bool kernels = what == What::kernel;
-    const int in_a_row = kernels ? 1 : steps_in_a_row;
-    int head_start = kernels ? 1 : row_head_start;
-    auto sample = [&](size_t i, int calls) {
+    int head_start = kernels ? kernel_head_start : region_head_start;
+    auto sample = [&](size_t i) {
       // Also of what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind that.
       if (kernels) runtime_.let_l2_forget(host.device());
       for (int n = 0; n < head_start; ++n) host.clear(scratch);
-      return runtime_.duration(host.device(), host.stream(), [&] {
-        for (int n = 0; n < calls; ++n) launch(i);
-      });
+      return runtime_.duration(host.device(), host.stream(), [&] { launch(i); });
     };
     // Candidates take turns: what disturbs the device, or its clock, meets all of them.
     for (int round = 0; round <= rounds; ++round) {
       for (size_t i = 0; i < count; ++i) {
         if (!in[i]) continue;
         try {
-          const int calls = round == 0 ? 1 : in_a_row;
-          cuda::Runtime::Duration all = sample(i, calls);
+          cuda::Runtime::Duration time = sample(i);
           // The first run of all compiles and allocates, which no head start would cover.
-          while (round > 0 && all.may_have_waited && head_start < longest_head_start) {
+          while (round > 0 && time.may_have_waited && head_start < longest_head_start) {
             head_start *= 2;
-            all = sample(i, calls);
+            time = sample(i);
           }
-          const double time = all.microseconds / calls;
           if (round > 0)
-            samples[i].push_back(time);
+            samples[i].push_back(time.microseconds);
           else
-            warming_up[i] = time;
+            warming_up[i] = time.microseconds;
         } catch (const std::exception& error) {
           if (i == 0) throw;
           log(LogLevel::debug, "candidate " + std::to_string(i) + " of " + kernel + ": " + error.what());
@@ -127,7 +122,7 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
       for (size_t i = 0; i < count; ++i) in[i] = in[i] && seen[i] <= hopeless * best;
       in[0] = true;
       const auto left = std::count(in.begin(), in.end(), true);
-      if (left > 1 && best * in_a_row * static_cast<double>(left) <= long_us) continue;
+      if (left > 1 && best * static_cast<double>(left) <= long_us) continue;
       for (size_t i = 0; i < count; ++i)
         if (!samples[i].empty()) samples[i][0] = seen[i];
       break;

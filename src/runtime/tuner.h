@@ -81,9 +81,8 @@ class Tuner {
   // Times candidates on the host's device and stream, each with nothing of its operands in the L2 cache; launch(i) puts
   // candidate i there and may be called any number of times. Returns the fastest; the first, which is the rule's, if no
   // other is faster by the factor `clearly`; nothing if it cannot be timed. A candidate that throws is out.
-  // The host has a head start that is long enough for the device not to wait for it, unless that takes far longer: of a
-  // region, whose step takes the host as long as the device or longer, several steps in a row are timed, as in a model.
-  // Operands of a region may be in the cache.
+  // The host has a head start that is long enough for the device not to wait for it, unless that takes milliseconds: a
+  // step of a region takes the host as long as the device or longer, but in a model it is ahead.
   enum class What { kernel, region };
   struct Timing {
     size_t fastest;
