@@ -59,7 +59,7 @@ class Row:
     timings: dict[str, Timing] = field(default_factory=dict)
     host: dict[str, float] = field(default_factory=dict)  # seconds until a call returns; on a GPU
     memory: Memory | None = None
-    first_call: dict[str, float] = field(default_factory=dict)  # seconds, by kind: first_call.py
+    first_call: dict[str, float] = field(default_factory=dict)  # seconds, "cold" and "warm"
     verdicts: dict[str, list[Verdict]] = field(default_factory=dict)
 
     @property

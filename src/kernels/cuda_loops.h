@@ -509,9 +509,10 @@ struct Moments {
     for (int i = 0; i < W; ++i) {
       const T distances = shift[i];
       shift[i] = distances * part;
-      // Of finite elements whose squares overflow the sum is infinite, not the NaN of a difference.
+      // Where squares overflow and distances do not, their sum stays infinite: not the NaN of a difference.
       const bool overflows = squares[i] == infinity<T>() && fw::abs(distances) < infinity<T>();
-      squares[i] -= overflows ? 0 : distances * shift[i];
+      const T rest = squares[i] - distances * shift[i];
+      squares[i] = overflows ? squares[i] : rest;
     }
   }
   // The same bits whichever of the two is merged into the other: distances are from the smaller of both first elements,

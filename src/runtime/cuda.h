@@ -3,7 +3,6 @@
 // CUDA is needed to build this: one build serves machines with and without a GPU.
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>

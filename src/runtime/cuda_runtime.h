@@ -62,7 +62,7 @@ class Runtime {
   // being recorded there.
   struct Duration {
     double microseconds;
-    bool may_have_waited;  // it began before all was there, and so may have waited for the host
+    double waited_at_most;  // of these, for the host: nothing if all was there when it began
   };
   Duration duration(int device, void* stream, const std::function<void()>& work);
   void let_l2_forget(int device);

@@ -15,9 +15,13 @@ namespace {
 constexpr int rounds = 3;          // samples of each candidate, after one that warms up
 constexpr double long_us = 5'000;  // one is enough where a round takes as long: what disturbs it is shorter
 constexpr double hopeless = 2;     // times slower than the fastest in their first two runs: not sampled again
-// Times that memory is written before a candidate, of 30 us each: what the host needs to launch a kernel or a step of a
-// region, to begin with, and what it gets at most.
-constexpr int kernel_head_start = 1, region_head_start = 8, longest_head_start = 128;
+// Times that memory is written before a candidate, while the host launches it: to begin with, and at most. On an H200
+// 30 us each.
+struct HeadStart {
+  int first, longest;
+};
+constexpr HeadStart of_kernel{1, 8}, of_region{8, 128};
+constexpr double noticeable = 0.1;     // part of a sample that the device may have waited: it is taken again
 constexpr double resolution_us = 0.5;  // of events
 constexpr double never = std::numeric_limits<double>::infinity();
 
@@ -83,9 +87,10 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     scratch.strides[0] = 1;
     host.allocate(scratch);
     const bool kernels = what == What::kernel;
-    int head_start = kernels ? kernel_head_start : region_head_start;
+    auto [head_start, longest] = kernels ? of_kernel : of_region;
     auto sample = [&](size_t i) {
-      // Also of what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind that.
+      // Else writing leaves what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind
+      // that.
       if (kernels) runtime_.let_l2_forget(host.device());
       for (int n = 0; n < head_start; ++n) host.clear(scratch);
       return runtime_.duration(host.device(), host.stream(), [&] { launch(i); });
@@ -97,7 +102,7 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
         try {
           cuda::Runtime::Duration time = sample(i);
           // The first run of all compiles and allocates, which no head start would cover.
-          while (round > 0 && time.may_have_waited && head_start < longest_head_start) {
+          while (round > 0 && time.waited_at_most > noticeable * time.microseconds && head_start < longest) {
             head_start *= 2;
             time = sample(i);
           }

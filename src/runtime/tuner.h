@@ -82,7 +82,8 @@ class Tuner {
   // candidate i there and may be called any number of times. Returns the fastest; the first, which is the rule's, if no
   // other is faster by the factor `clearly`; nothing if it cannot be timed. A candidate that throws is out.
   // The host has a head start that is long enough for the device not to wait for it, unless that takes milliseconds: a
-  // step of a region takes the host as long as the device or longer, but in a model it is ahead.
+  // step of a region takes the host as long as the device or longer, but in a model it is ahead. (What a region's
+  // kernels asked the cache to hold may be there.)
   enum class What { kernel, region };
   struct Timing {
     size_t fastest;

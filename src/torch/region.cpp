@@ -640,7 +640,7 @@ Region::Verdict Region::verdict(at::TensorList inputs) {
 std::string Region::contest_key(uint64_t bucket, int gpu) const {
   const cuda::Device& device = cuda::device(gpu);
   return Sha256()
-      .update_field("region against eager 3")
+      .update_field("region against eager 4")
       .update_field(cuda::key_of(print(graph_), device.architecture))
       .update_field(device.name)
       .update_field(std::to_string(device.multiprocessors))
