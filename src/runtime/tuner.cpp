@@ -89,8 +89,8 @@ std::optional<Tuner::Timing> Tuner::time(Host& host, const std::string& kernel, 
     const bool kernels = what == What::kernel;
     auto [head_start, longest] = kernels ? of_kernel : of_region;
     auto sample = [&](size_t i) {
-      // Else writing leaves what kernels asked the cache to hold. Of a region the host takes 50 us and more longer behind
-      // that.
+      // Else writing leaves what kernels asked the cache to hold. Of a region the host takes 50 us and more longer
+      // behind that.
       if (kernels) runtime_.let_l2_forget(host.device());
       for (int n = 0; n < head_start; ++n) host.clear(scratch);
       return runtime_.duration(host.device(), host.stream(), [&] { launch(i); });
