@@ -104,15 +104,17 @@ def _commit() -> str:
 
 def first_call_table(rows: dict[str, dict]) -> list[str]:
     lines = ["", "## First optimised call, forward and backward", ""]
-    lines += [
-        "| model | cold | the next call, which times | warm | kernels compiled, cold / warm |",
-        "|---|---|---|---|---|",
-    ]
+    columns = {
+        "cold": ("cold", "seconds"),
+        "the next call, which times": ("cold", "next_seconds"),
+        "warm": ("warm", "seconds"),
+    }
+    shown = {title: at for title, at in columns.items() if any(at[1] in row[at[0]] for row in rows.values())}
+    lines += [f"| model | {' | '.join(shown)} | kernels compiled, cold / warm |", "|---" * (len(shown) + 2) + "|"]
     for name, row in rows.items():
-        cold, warm = row["cold"], row["warm"]
-        timing = show_seconds(cold["next_seconds"]) if "next_seconds" in cold else "n/a"
-        cells = [name, show_seconds(cold["seconds"]), timing, show_seconds(warm["seconds"])]
-        lines.append(f"| {' | '.join(cells)} | {cold['kernels_compiled']} / {warm['kernels_compiled']} |")
+        cells = [show_seconds(row[kind][key]) if key in row[kind] else "n/a" for kind, key in shown.values()]
+        compiled = " / ".join(str(row[kind]["kernels_compiled"]) for kind in ("cold", "warm"))
+        lines.append(f"| {name} | {' | '.join(cells)} | {compiled} |")
     return lines
 
 

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from fusewright import _core, optimize, stats
+from fusewright.first_call import first_calls
+from fusewright.models import default_models, load
 
 pytestmark = pytest.mark.cuda
 
@@ -116,3 +118,9 @@ def test_a_slow_host_does_not_decide(monkeypatch):
     timed = calls
     step(ours, *inputs)
     assert calls == timed, "it is decided"
+
+
+def test_a_full_cache_leaves_nothing_to_compile_or_time(device):
+    found = first_calls(load(default_models()[-1]), "small", device)
+    assert found["cold"]["kernels_compiled"] > 0
+    assert found["warm"]["kernels_compiled"] == found["warm"]["kernels_tuned"] == 0
