@@ -1,6 +1,8 @@
 // When launches are timed, and when the rule chooses.
 #include <atomic>
 #include <future>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "runtime/background.h"
@@ -84,6 +86,32 @@ TEST_F(Tuning, SwitchedOff) {
   EXPECT_EQ(timed(*make(false), 3, 100), 0u);
   EXPECT_EQ(timed(*compile(parse("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = mul(%1, %x) return %2 }")), 3, 100), 0u)
       << "by FUSEWRIGHT_TUNE";
+}
+
+// Ways to share columns among blocks differ in what they leave for the second stage to add up.
+TEST_F(Tuning, EveryCandidateIsLaunched) {
+  struct Recording : ForwardingHost {
+    Recording() : ForwardingHost(backend_host()) {}
+    void allocate(Tensor& tensor) override {
+      sizes.insert(tensor.elements());
+      ForwardingHost::allocate(tensor);
+    }
+    std::set<int64_t> sizes;
+  };
+  const Graph graph = parse("graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.01} %2 = silu(%1) return %2 }");
+  std::mt19937 random(31);
+  const std::vector<Array> inputs = random_inputs(graph, {{"n", 1024}, {"c", 40}}, random);
+  std::map<bool, size_t> sizes;
+  for (bool tune : {false, true}) {
+    Options options = backend();
+    options.tune = tune;
+    const auto plan = Executable::compile(graph, {}, options);
+    Background::instance().wait();
+    Recording host;
+    plan->forward().run(host, {to_tensor(inputs[0])}, {});
+    sizes[tune] = host.sizes.size();
+  }
+  EXPECT_GE(sizes[true], sizes[false] + 3) << "one of them to write over the cache with";
 }
 
 TEST_F(Tuning, DeterministicHostsGetTheRule) {
