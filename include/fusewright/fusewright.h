@@ -113,7 +113,8 @@ class Function {
   // Tensors and scalars in the order in which they were declared. Throws Error when they do not fit.
   Result forward(const std::vector<Tensor>& inputs, const std::vector<double>& scalars = {},
                  Host& host = plain_host()) const;
-  // dL_dy: one for each output, in order; an empty Tensor stands for zero. Gradients by the name of the input.
+  // dL_dy: one for each output, in order; an empty Tensor stands for zero. Gradients by the name of the input; none
+  // of an input from which no differentiable path leads to an output.
   std::map<std::string, Tensor> backward(const Saved& saved, const std::vector<Tensor>& dL_dy,
                                          Host& host = plain_host()) const;
 

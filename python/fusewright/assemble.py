@@ -92,21 +92,23 @@ def _import_members(members: list[fx.Node], plan: Partition) -> RegionImporter:
 
 def _with_views(members: list[fx.Node], plan: Partition) -> tuple[list[fx.Node], list[fx.Node]]:
     """The members together with the views that the region repeats: those that hang on a member, and expansions (whose
-    gradient is a sum worth fusing). And the tensors that it reads from outside."""
+    gradient is a sum worth fusing), none from across a marker. And the tensors that it reads from outside."""
     inside: dict[fx.Node, None] = {}
     inputs: dict[fx.Node, None] = {}
 
     def take(node: fx.Node) -> bool:
         if node in inside or node in membership:
             return True
-        if node not in plan.passive or not (take(node.args[0]) or TABLE[node.target].name == "expand"):
+        if node not in plan.passive or plan.segments[node] != segment:
+            return False
+        if not (take(node.args[0]) or TABLE[node.target].name == "expand"):
             return False
         if node.args[0] not in inside and node.args[0] not in membership:
             inputs[node.args[0]] = None
         inside[node] = None
         return True
 
-    membership = set(members)
+    membership, segment = set(members), plan.segments[members[0]]
     for node in members:
         for source in node.all_input_nodes:
             if not take(source) and isinstance(source.meta.get("val"), torch.Tensor):
@@ -151,7 +153,7 @@ def _readers(node: fx.Node, plan: Partition) -> set[fx.Node]:
     return found
 
 
-def _needed_outside(normal: Normalized, plan: Partition, importers: list[RegionImporter]) -> set[fx.Node]:
+def _needed_outside(normal: Normalized, plan: Partition, importers: list[RegionImporter | Imported]) -> set[fx.Node]:
     """Every node whose value something outside its region reads."""
     members = {node for region in plan.regions for node in region}
     stack = [r for r in (*normal.results, *normal.updates.values()) if isinstance(r, fx.Node)]
@@ -173,7 +175,8 @@ def _needed_outside(normal: Normalized, plan: Partition, importers: list[RegionI
 def assemble(
     normal: Normalized, plan: Partition, regions: list[Region], on_unavailable: Callable, contest: bool = False
 ) -> fx.GraphModule:
-    """The graph with its calls of regions. Nodes keep their order; views are run where somebody outside reads them.
+    """The graph with its calls of regions. Nodes keep their order; views are run where somebody outside reads them, at
+    the latest before the next marker: what they are under `no_grad` is another tensor.
 
     contest: regions on a GPU compete with PyTorch's own operators.
     """
@@ -182,6 +185,7 @@ def assemble(
     region_of = {node: region for region in regions for node in region.members}
     emitted: set[str] = set()
     counters = _counters(normal, region_of)
+    needed = _needed_outside(normal, plan, [region.imported for region in regions])
 
     def emit(node: fx.Node) -> fx.Node:
         if node in env:
@@ -207,12 +211,17 @@ def assemble(
 
     on_demand = plan.passive | counters.keys()  # emitted where somebody reads them, like arithmetic on sizes
     pending: list[Region] = []
+    views: list[fx.Node] = []  # of this segment
     for node in normal.graph.nodes:
         if is_marker(node):
             for region in pending:
                 emit_region(region)
-            pending = []
+            for view in views:
+                emit(view)
+            pending, views = [], []
             emit(node)
+        elif node in plan.passive and node in needed:
+            views.append(node)
         elif node in region_of:
             pending.append(region_of[node])
         elif node.op == "placeholder" or (isinstance(node.target, torch._ops.OpOverload) and node not in on_demand):

@@ -10,6 +10,7 @@ from torch import fx
 
 from . import autocast, devices, reasons
 from .assemble import Blamed, Region, assemble, import_regions
+from .checkpoints import checkpoints_in, run_as_in_eager
 from .errors import Decline, UnsupportedError, describe
 from .importer import source_of
 from .log import logger
@@ -122,6 +123,9 @@ def compile_graph(gm: fx.GraphModule, session: Session) -> Callable:
 
 def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable:
     _check_devices(gm)
+    if checkpoints := checkpoints_in(gm):
+        run_as_in_eager(checkpoints)
+        raise Decline(reasons.CHECKPOINT, "the graph checkpoints activations; optimize what stands inside instead")
     normal = normalize(gm)
     name = session.next_name()
     refused_before: dict[fx.Node, Decline] = {}

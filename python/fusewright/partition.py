@@ -39,6 +39,7 @@ class Partition:
     refused: list[Refused]
     passive: set[fx.Node]
     states: dict[fx.Node, object]  # the autocast state of each node
+    segments: dict[fx.Node, int]  # number of markers before each node
 
 
 @dataclass(eq=False)
@@ -66,9 +67,11 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
     refused: list[Refused] = []
     passive: set[fx.Node] = set()
     groups: dict[fx.Node, _Group] = {}
+    segments: dict[fx.Node, int] = {}
     segment = 0
     for position, node in enumerate(graph.nodes):
         segment += is_marker(node)
+        segments[node] = segment
         if node.target is operator.getitem and (producer := groups[node.args[0]].root()).members:
             groups[node] = producer
             producer.members.append(node)
@@ -77,7 +80,7 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
         role = _role(node, states[node], refused_before, refused)
         if role == PASSIVE:
             passive.add(node)
-        bases = _bases(node, passive)
+        bases = _bases(node, passive, segments)
         groups[node] = group = _Group(
             segment, _device(node), position, position, {groups[base].root() for base in bases}
         )
@@ -88,16 +91,17 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
     order = {node: position for position, node in enumerate(graph.nodes)}
     found = dict.fromkeys(group.root() for group in groups.values())
     regions = [sorted(g.members, key=order.__getitem__) for g in found if g.members and _is_worth_a_call(g.members)]
-    return Partition(regions, refused, passive, states)
+    return Partition(regions, refused, passive, states, segments)
 
 
-def _bases(node: fx.Node, passive: set[fx.Node]) -> list[fx.Node]:
-    """What the node reads, looking through views."""
+def _bases(node: fx.Node, passive: set[fx.Node], segments: dict[fx.Node, int]) -> list[fx.Node]:
+    """What the node reads, looking through views; not through those behind another marker, which may have been made
+    under `no_grad`."""
     found: dict[fx.Node, None] = {}
     stack = list(reversed(node.all_input_nodes))
     while stack:
         source = stack.pop()
-        if source in passive:
+        if source in passive and segments[source] == segments[node]:
             stack.extend(reversed(source.all_input_nodes))
         else:
             found[source] = None

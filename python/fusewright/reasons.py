@@ -13,6 +13,7 @@ DYNAMIC_SHAPE = "dynamic_shape"  # a size that the region's inputs do not determ
 CAPTURE_FAILED = "capture_failed"  # Dynamo could not trace the frame: it runs in eager
 CAPTURE_LIMIT = "capture_limit"  # too many captures of one frame: the known ones stay, others run in eager
 EXPORT_FAILED = "export_failed"  # the traced graph could not be normalised: it runs as Dynamo gave it
+CHECKPOINT = "checkpoint"  # torch.utils.checkpoint inside the model: the graph runs as in eager
 MUTATION = "mutation"  # the graph writes into an input that is no buffer of a module, or hands such a buffer out
 UNAVAILABLE = "no_compiler"  # the core has no compiler, or lacks something else, for the region
 REJECTED = "core_rejected"  # the core refused the region: see the detail

@@ -71,6 +71,26 @@ Value Graph::base(Value v) const {
   return v;
 }
 
+// Outputs that would lie in the memory of an input, or a gradient in that of another in a different shape. Autograd
+// takes a gradient that nobody else holds for its own, and adds to it in place. It sees that two are one tensor (a
+// gradient may be the incoming one), not that two tensors share memory.
+std::vector<bool> Graph::borrowed_outputs() const {
+  std::vector<bool> result;
+  std::map<Value, std::set<Value>> gradients;  // by base
+  for (const Output& output : outputs) {
+    const Value from = base(output.value);
+    const bool gradient = output.name.rfind("dL_d", 0) == 0;
+    bool borrowed = (*this)[from].op == Op::input && !(gradient && from == output.value);
+    if (gradient) {
+      std::set<Value>& earlier = gradients[from];
+      if (!earlier.empty() && !earlier.count(output.value)) borrowed = true;
+      if (!borrowed) earlier.insert(output.value);
+    }
+    result.push_back(borrowed);
+  }
+  return result;
+}
+
 int Graph::add_origin(const Origin& origin) {
   origins.push_back(origin);
   return static_cast<int>(origins.size()) - 1;

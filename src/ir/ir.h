@@ -105,6 +105,7 @@ struct Graph {
   bool may_change(const Size& size) const;  // with a dynamic symbol
   int64_t bytes(Value v) const;             // for the sizes at capture
   Value base(Value v) const;                // through movements to what holds the data
+  std::vector<bool> borrowed_outputs() const;
   std::string fresh_symbol(const std::string& prefix, int64_t hint);
   int add_origin(const Origin& origin);
   std::vector<std::vector<Value>> users() const;

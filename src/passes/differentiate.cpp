@@ -26,7 +26,7 @@ void differentiate(Program& program) {
     if (program.wrt[i]) active[static_cast<size_t>(graph.inputs[i])] = true;
   for (size_t i = 0; i < forward_nodes; ++i) {
     const Node& node = graph.nodes[i];
-    if (node.op == Op::stop_gradient || !is_float(node.type.dtype)) continue;
+    if (!carries_gradient(node)) continue;
     for (Value v : node.operands) active[i] = active[i] || active[static_cast<size_t>(v)];
   }
 
@@ -58,7 +58,9 @@ void differentiate(Program& program) {
     Value input = graph.inputs[i];
     const Type type = graph.type(input);
     Value g = gradient[static_cast<size_t>(input)];
-    if (g < 0) g = builder.expand(builder.constant(0, type.dtype), type.shape);  // no path: an exact zero
+    if (g < 0)
+      g = builder.expand(builder.constant(0, type.dtype),
+                         type.shape);  // a rule gives none, or a rewrite took the path away: an exact zero
     builder.output(g, type.order, false, "dL_d" + graph[input].text("name"));
     program.gradient_for_input.push_back(static_cast<int>(i));
   }

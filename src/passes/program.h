@@ -52,10 +52,14 @@ std::set<std::string> disabled_rules(const Options& options);
 bool is_layout_copy(const Graph& graph, Value v);
 Value layout_copy(Graph& graph, Value v, const Order& order);  // a new one
 
+// Whether a gradient goes from the node's result to its operands, a zero perhaps (reach.cpp).
+bool carries_gradient(const Node& node);
+
 // The kernels of a graph (fuse.cpp). Values that are `apart` are written by kernels without a reduction.
 Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart = {});
 
 // Each pass changes the program in place; pipeline.cpp runs them in this order.
+void reach(Program& program);
 void decompose(Program& program);
 void simplify(Program& program);
 void rewrite(Program& program);

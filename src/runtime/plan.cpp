@@ -132,7 +132,11 @@ void Plan::give_place(Value v) {
 }
 
 Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_inputs)
-    : graph_(std::move(graph)), tune_(tune), binder_(graph_), in_place_(fusion.in_place) {
+    : graph_(std::move(graph)),
+      tune_(tune),
+      binder_(graph_),
+      borrowed_(graph_.borrowed_outputs()),
+      in_place_(fusion.in_place) {
   places_.assign(graph_.nodes.size(), -1);
   calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
@@ -378,8 +382,6 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
   size_t next = 0;
   std::vector<int64_t> key;
   key.reserve(4 * tensor_count);
-  std::vector<const void*> memory;
-  memory.reserve(tensor_count);
   for (Value v : graph_.inputs) {
     const Node& node = graph_[v];
     if (node.op == Op::scalar_input) continue;
@@ -387,7 +389,6 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
     if (tensor.dtype != node.type.dtype || tensor.rank != node.type.rank())
       fail("input '", node.text("name"), "': ", name_of(node.type.dtype), str(node.type.shape), " is needed, not ",
            name_of(tensor.dtype), " of rank ", tensor.rank);
-    memory.push_back(tensor.data);
     key.insert(key.end(), tensor.sizes.begin(), tensor.sizes.begin() + tensor.rank);
     run.values[run.place(v)] = std::move(tensor);
   }
@@ -447,11 +448,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
     if (updates && replaced[i]) continue;
     // Kernels write in the order that is asked for; a library chooses its own.
     bool order_matters = output.differentiable || !output.order.empty();
-    // Nor does a result (a gradient may) lie in the memory of an input.
-    bool borrowed = false;
-    if (output.name.rfind("dL_d", 0) != 0)
-      borrowed = std::find(memory.begin(), memory.end(), results.back().data) != memory.end();
-    if (borrowed || (order_matters && !lies_in(results.back(), output.order)))
+    if (borrowed_[i] || (order_matters && !lies_in(results.back(), output.order)))
       results.back() = copied(host, results.back(), output.order);
   }
   for (size_t i = 0; i < replaced.size(); ++i) {

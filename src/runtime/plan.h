@@ -104,6 +104,7 @@ class Plan {
   std::vector<Held> temporaries_;  // made by kernels, for later steps
   std::vector<Held> others_;       // results, and what the library makes
   std::vector<Held> owned_;        // inputs that may be released
+  std::vector<bool> borrowed_;     // outputs that are copied: see Graph
   std::vector<int> in_place_;      // outputs that their kernel may write over an input
   std::vector<SizeProgram> rows_;  // of kernels that count: there must be one to do it
 };

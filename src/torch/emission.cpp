@@ -85,10 +85,13 @@ py::dict plan_of(const Plan& plan, const Fusion& fusion) {
     symbols.append(py::make_tuple(s.name, s.input, s.dim, s.coefficient, s.offset));
   for (const DescribedPlan::Step& s : described.steps) steps.append(py::make_tuple(s.call, s.kernel, s.release));
   for (const DescribedKernel& kernel : described.kernels) kernels.append(row_of(kernel));
-  for (const Output& o : graph.outputs)
+  const std::vector<bool> borrowed = graph.borrowed_outputs();
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const Output& o = graph.outputs[i];
     outputs.append(py::dict(py::arg("value") = o.value, py::arg("order") = o.order,
                             py::arg("differentiable") = o.differentiable, py::arg("name") = o.name,
-                            py::arg("into") = o.into));
+                            py::arg("into") = o.into, py::arg("borrowed") = static_cast<bool>(borrowed[i])));
+  }
   result["inputs"] = graph.inputs;
   result["values"] = values_of(plan);
   result["symbols"] = symbols;

@@ -1,6 +1,7 @@
 #include "torch/region.h"
 
 #include <ATen/ATen.h>
+#include <ATen/LegacyBatchedTensorImpl.h>
 #include <ATen/SavedTensorHooks.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PythonFallbackKernel.h>
@@ -135,10 +136,14 @@ Results run_backward(int64_t handle, at::TensorList saved, at::TensorList gradie
   std::vector<Tensor> inputs = wrap_all(saved, device, Hold::own);
   for (const at::Tensor& g : gradients) inputs.push_back(wrap(g));
   Results results = unwrap_all(executable->backward().run(host, inputs, saved_scalars(executable->program(), scalars)));
-  // A gradient may be the incoming one; a result of an operator is never an argument.
-  for (at::Tensor& result : results)
-    for (const at::Tensor& g : gradients)
-      if (result.is_alias_of(g)) result = result.clone();
+  // A gradient may be the incoming one, or two the same; a result of an operator is never an argument nor another
+  // result.
+  for (size_t i = 0; i < results.size(); ++i) {
+    auto shared = [&](const at::Tensor& other) { return results[i].is_alias_of(other); };
+    if (std::any_of(gradients.begin(), gradients.end(), shared) ||
+        std::any_of(results.begin(), results.begin() + static_cast<long>(i), shared))
+      results[i] = results[i].clone();
+  }
   return results;
 }
 
@@ -231,6 +236,11 @@ class Refuse : public torch::autograd::Function<Refuse> {
 
 bool is_negated(const at::Tensor& t) { return t.defined() && t.is_neg(); }
 
+bool is_batched(const at::Tensor& t) {
+  return t.defined() &&
+         t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched}));
+}
+
 // Elements as memory has them: the dispatcher resolves a view that negates only below autograd.
 std::vector<at::Tensor> as_in_memory(at::TensorList tensors) {
   std::vector<at::Tensor> result(tensors.begin(), tensors.end());
@@ -302,13 +312,23 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     if (std::any_of(gradients.begin(), gradients.end(), is_negated)) gradients = as_in_memory(gradients);
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
-    const Program& program = call.executable->program();
+    const bool differentiable_again = at::GradMode::is_enabled();
     variable_list saved = take_saved(call);
+    variable_list result = std::any_of(gradients.begin(), gradients.end(), is_batched)
+                               ? for_each_of_a_batch(call, saved, gradients)
+                               : gradients_of_inputs(call, std::move(saved), gradients);
+    if (differentiable_again) refuse_second_derivatives(result);
+    return result;
+  }
+
+ private:
+  // Undefined for inputs that want none.
+  static variable_list gradients_of_inputs(const Call& call, variable_list saved, const variable_list& gradients) {
+    const Program& program = call.executable->program();
     variable_list result(static_cast<size_t>(tensor_count(program.forward)) + 1);
     auto place_of = [&](size_t i) {
       return static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]));
     };
-    bool differentiable_again = at::GradMode::is_enabled();
     if (call.traced || traced(saved)) {
       Below below;
       at::NoGradGuard no_grad;
@@ -337,13 +357,46 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
                                                const std::vector<double> scalars = saved_scalars(program, call.scalars);
                                                return call.executable->backward().run(host, std::move(inputs), scalars);
                                              });
-      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = unwrap(outputs[i]);
+      variable_list unwrapped = unwrap_all(outputs);
+      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = std::move(unwrapped[i]);
     }
-    if (differentiable_again) refuse_second_derivatives(result);
     return result;
   }
 
- private:
+  // Gradients of `is_grads_batched` and `jacobian(vectorize=True)`: one after the other.
+  static variable_list for_each_of_a_batch(const Call& call, const variable_list& saved,
+                                           const variable_list& gradients) {
+    Below below;
+    at::NoGradGuard no_grad;
+    int64_t level = -1, size = 0;
+    for (const at::Tensor& g : gradients) {
+      if (!is_batched(g)) continue;
+      const at::BatchedTensorImpl* batched = at::maybeGetBatchedImpl(g);
+      TORCH_CHECK_NOT_IMPLEMENTED(batched && batched->bdims().size() == 1, "fusewright: ", call.region->name(),
+                                  " takes no gradients under vmap of vmap; take them of the plain model "
+                                  "(fusewright.restore)");
+      level = batched->bdims()[0].level();
+      size = batched->value().size(batched->bdims()[0].dim());
+    }
+    std::vector<variable_list> parts;  // by input
+    for (int64_t i = 0; i < size; ++i) {
+      variable_list one = gradients;
+      for (at::Tensor& g : one)
+        if (is_batched(g)) {
+          const at::BatchedTensorImpl* batched = at::maybeGetBatchedImpl(g);
+          g = batched->value().select(batched->bdims()[0].dim(), i);
+        }
+      variable_list of_inputs = gradients_of_inputs(call, saved, one);
+      parts.resize(of_inputs.size());
+      for (size_t k = 0; k < of_inputs.size(); ++k)
+        if (of_inputs[k].defined()) parts[k].push_back(std::move(of_inputs[k]));
+    }
+    variable_list result(parts.size());
+    for (size_t k = 0; k < parts.size(); ++k)
+      if (!parts[k].empty()) result[k] = at::makeBatched(at::stack(parts[k]), {at::BatchDim(level, 0)});
+    return result;
+  }
+
   // Checks versions. Only a backward that keeps the graph may come again.
   static variable_list take_saved(Call& call) {
     TORCH_CHECK(!call.used, torch::autograd::ERR_BACKWARD_TWICE);

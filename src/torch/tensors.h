@@ -19,6 +19,7 @@ at::Tensor unwrap(const Tensor& t);
 // All of them must be where the region runs. Borrowed ones are for a call whose caller holds them until it returns.
 enum class Hold { own, borrow };
 std::vector<Tensor> wrap_all(at::TensorList inputs, at::Device device, Hold hold);
+// What stands there twice becomes one tensor.
 std::vector<at::Tensor> unwrap_all(const std::vector<Tensor>& outputs);
 
 }  // namespace fusewright

@@ -145,6 +145,15 @@ TEST(Builder, RefusesOperandsThatDoNotExist) {
   EXPECT_ERROR(b.op(Op::constant, {}), "sources have functions of their own");
 }
 
+// A gradient may be the incoming one, and two may be one tensor; nothing else shares memory.
+TEST(Outputs, BorrowedFromInputsAndOtherGradients) {
+  const Graph graph = parse(
+      "graph(%x: f32[n, c], %g: f32[c]) { %1 = reshape(%g) {sizes = [1, c]} %2 = sum(%x) {dims = (0), keepdim = 1} "
+      "%3 = reshape(%2) {sizes = [c]} %4 = permute(%x) {dims = (1, 0)} "
+      "return %4, %2, dL_da = %g!, dL_db = %1!, dL_dc = %2!, dL_dd = %3!, dL_de = %2! }");
+  EXPECT_EQ(graph.borrowed_outputs(), (std::vector<bool>{true, false, false, true, false, true, false}));
+}
+
 TEST(RemoveDead, KeepsInputsAndWhatOutputsNeed) {
   Graph graph = parse("graph(%x: f32[n], %unused: f32[n]) { %1 = exp(%x) %2 = log(%x) return %2 }");
   remove_dead(graph);

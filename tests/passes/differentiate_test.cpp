@@ -50,6 +50,27 @@ TEST(Differentiate, InferenceIsLeftAlone) {
   EXPECT_FALSE(program.training());
 }
 
+// As in eager: a comparison leads nowhere; a floor and a sign lead somewhere, though to zero.
+TEST(Reach, NoneWhereNoPathLeads) {
+  Program program = program_of(
+      "graph(%x: f32[n], %m: f32[n], %w: f32[n], %s: f32[n]) { %1 = gt(%x, %m) %2 = floor(%w) %3 = mul(%x, %2) "
+      "%4 = select(%1, %3, %x) %5 = sign(%s) %6 = mul(%4, %5) %7 = sum(%m) {dims = (0), keepdim = 0} return %6, %7! }",
+      {"x", "m", "w", "s"});
+  reach(program);
+  EXPECT_EQ(program.wrt, (std::vector<bool>{true, false, true, true}));
+  program = program_of("graph(%x: f32[n]) { %1 = stop_gradient(%x) %2 = exp(%1) return %2 }", {"x"});
+  reach(program);
+  EXPECT_FALSE(program.training());
+}
+
+// What a rule takes away is a zero.
+TEST(Reach, BeforeAnythingIsRewritten) {
+  Program program = fused(
+      "graph(%x: f32[n, c], %b: f32[c]) { %1 = add(%x, %b) %2 = batch_norm(%1) {eps = 0.1} return %2 }", {"x", "b"});
+  EXPECT_EQ(program.rewrites.front(), "shift_cancels_in_norm");
+  EXPECT_EQ(program.gradient_for_input, (std::vector<int>{0, 1}));
+}
+
 TEST(Differentiate, StatisticsTakeNoGradient) {
   Program program =
       differentiated("graph(%x: f32[n]) { %1 = exp(%x) %2 = sum(%x) {dims = (0), keepdim = 0} return %1, %2! }", {"x"});
@@ -207,7 +228,8 @@ TEST(Pipeline, DumpPrintsEveryPass) {
   std::string text = ::testing::internal::GetCapturedStderr();
   unsetenv("FUSEWRIGHT_DUMP");
   size_t at = 0;
-  for (const char* pass : {"decompose", "simplify", "rewrite", "differentiate", "remember", "layout", "fuse"}) {
+  for (const char* pass :
+       {"reach", "decompose", "simplify", "rewrite", "differentiate", "remember", "layout", "fuse"}) {
     at = text.find(std::string("-- after ") + pass, at);
     ASSERT_NE(at, std::string::npos) << pass;
   }

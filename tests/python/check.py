@@ -82,6 +82,8 @@ def _check_layout(fn, inputs, layout, grad, fused, strides, dynamic) -> None:
     for verdict in judge_runs(run):
         assert verdict.ok, f"{what}: {verdict.problem}"
     ours, eager = first["fused"], first["eager"]
+    gradients = [x for name, x in ours.items() if name.startswith("gradient") and x is not None and x.numel()]
+    assert len({x.data_ptr() for x in gradients}) == len(gradients), f"{what}: two gradients share memory"
     for name in eager:
         if strides and name.startswith("output") and eager[name].numel() > 1:
             assert _order(ours[name]) == _order(eager[name]), (
@@ -117,7 +119,7 @@ def _run(fn, inputs, layout, grad, nudge, wide=False, optimize=None) -> dict[str
         backward(list(result.values()))
         if is_module:
             leaves |= {f"gradient of {name}": p for name, p in fn.named_parameters()}
-        result |= {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+        result |= {name: leaf.grad for name, leaf in leaves.items()}
     if is_module:
         result |= {f"buffer {name}": b for name, b in fn.named_buffers()}
-    return {name: x.detach() for name, x in result.items()}
+    return {name: None if x is None else x.detach() for name, x in result.items()}

@@ -151,6 +151,62 @@ def test_no_grad_inside():
     check(f, [torch.randn(3, 4)], layouts=["contiguous"])
 
 
+def _view_read_under_no_grad(x, w):
+    y = (x * w).view(-1, 3)
+    with torch.no_grad():
+        order = torch.argsort(y, 0)  # PyTorch's, and the first to read the view
+    return torch.gather(y, 0, order).exp()
+
+
+def _view_made_under_no_grad(x, w):
+    with torch.no_grad():
+        v = w.view(2, 3)
+    return torch.sigmoid(x.view(-1, 2, 3) * v) * w.sum()
+
+
+def _view_for_pytorch_made_under_no_grad(x, w):
+    with torch.no_grad():
+        v = w.view(2, 3)
+    return torch.cumsum(v, 0) * torch.sigmoid(w.sum()) * x.sum()
+
+
+def _clone_and_expansion_made_under_no_grad(x, w):
+    with torch.no_grad():
+        v, e = w.clone(), w.expand(2, 6)
+    return torch.sigmoid(x * v) * e + w
+
+
+def _view_read_on_both_sides(x, w):
+    v = torch.sigmoid(w * x).view(-1, 3)
+    with torch.no_grad():
+        k = torch.cumsum(v, 0) + torch.tanh(v)
+    return torch.cumsum(v, 0) * k
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        _view_read_under_no_grad,
+        _view_made_under_no_grad,
+        _view_for_pytorch_made_under_no_grad,
+        _clone_and_expansion_made_under_no_grad,
+        _view_read_on_both_sides,
+    ],
+)
+def test_a_view_keeps_the_mode_it_was_made_in(f):
+    """Views run where they are first read, but not in another mode: a gradient would be lost, or appear."""
+    check(f, [torch.randn(2, 6), torch.randn(6)], layouts=["contiguous"], fused=False)
+
+
+def test_spectral_norm():
+    from torch.nn.utils.parametrizations import spectral_norm
+
+    model = nn.Sequential(spectral_norm(nn.Conv2d(3, 5, 3)), nn.GELU())
+    plain, fast, x = copy.deepcopy(model), optimize(model), torch.randn(2, 3, 6, 6)
+    for _ in range(3):
+        same(fast, plain, x)
+
+
 def test_autocast_inside():
     linear = nn.Linear(8, 8)
 

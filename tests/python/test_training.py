@@ -410,6 +410,124 @@ def test_sixteen_threads_at_the_first_call():
     assert stats()["region_calls"] == 16
 
 
+class Gates(nn.Module):
+    """Several parameters of different shapes whose gradients are the same sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(4, 6)
+        self.row, self.column = nn.Parameter(torch.randn(1, 6)), nn.Parameter(torch.randn(6, 1))
+
+    def forward(self, x):
+        return torch.tanh(self.a(x) + self.b(x) + self.row + self.column.view(6))
+
+
+@pytest.mark.parametrize("rows", [5, 1])
+def test_gradients_add_up_apart(rows):
+    """Autograd adds the second gradient to the first one in place."""
+    model, x, g = Gates(), torch.randn(rows, 4), torch.randn(rows, 6)
+    plain, fast, given = copy.deepcopy(model), optimize(model), g.clone()
+    for _ in range(3):
+        plain(x).backward(g)
+        fast(x).backward(given)
+    assert torch.equal(given, g), "the caller's gradient is not ours to add to"
+    for (name, ours), (_, eager) in zip(fast.named_parameters(), plain.named_parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, eager.grad, msg=lambda m, name=name: f"{name}: {m}")
+    assert len({p.grad.data_ptr() for p in fast.parameters()}) == 6
+
+
+def test_a_gradient_that_goes_straight_through_is_not_the_callers():
+    """With one row the bias's gradient is the incoming one in another shape."""
+    w = torch.randn(6, requires_grad=True)
+    fast = optimize(lambda x, w: x * 2 + w, strict=True)
+    g = torch.randn(1, 6)
+    given = g.clone()
+    for _ in range(2):
+        fast(torch.randn(1, 6), w).backward(given)
+    assert torch.equal(given, g)
+    torch.testing.assert_close(w.grad, 2 * g[0])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, w: x.tanh() + (x * w).detach(),
+        lambda x, w: torch.where(x > w, x, x * 2),
+        lambda x, w: x * (w > 0),
+        lambda x, w: (x + w.argmax()) * 2,
+        lambda x, w: x * torch.floor(w),  # a zero, and not none
+        lambda x, w: x.exp() + 0 * w,
+        lambda x, w: (x > w) * 2.0,  # none at all
+    ],
+    ids=["detach", "where", "mask", "argmax", "floor", "zero", "nothing"],
+)
+def test_what_no_gradient_reaches_has_none(fn):
+    """And not zeros, which an optimizer with weight decay would take for a gradient."""
+    x, w = torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)
+    ours, eager = optimize(fn, strict=True)(x, w), fn(x, w)
+    assert ours.requires_grad == eager.requires_grad
+    if not eager.requires_grad:
+        return
+    wanted = torch.autograd.grad(eager.sum(), (x, w), allow_unused=True)
+    for found, expected in zip(torch.autograd.grad(ours.sum(), (x, w), allow_unused=True), wanted, strict=True):
+        assert (found is None) == (expected is None)
+        if expected is not None:
+            torch.testing.assert_close(found, expected)
+
+
+def test_batched_gradients():
+    w = torch.randn(3, requires_grad=True)
+
+    def fn(x):
+        return torch.tanh(x * w) * 2
+
+    fast, x = optimize(fn, strict=True), torch.randn(3, requires_grad=True)
+    rows = torch.randn(4, 3)
+    for ours, eager in zip(
+        torch.autograd.grad(fast(x), (x, w), rows, is_grads_batched=True),
+        torch.autograd.grad(fn(x), (x, w), rows, is_grads_batched=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, eager)
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(fast, x, vectorize=True), jacobian(fn, x, vectorize=True))
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, dropout, use_reentrant):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(4, 6), nn.BatchNorm1d(6)
+        self.dropout, self.use_reentrant = dropout, use_reentrant
+
+    def body(self, x):
+        return F.dropout(torch.tanh(self.norm(self.linear(x))), self.dropout, self.training) * 2
+
+    def forward(self, x):
+        return torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=self.use_reentrant) * 3
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_checkpoints_inside_a_model_are_eagers(dropout, use_reentrant, caplog):
+    """The same masks when activations are computed again, and buffers that move as in eager."""
+    plain = Checkpointed(dropout, use_reentrant)
+    fast = optimize(copy.deepcopy(plain))
+    x = torch.randn(5, 4)
+    for seed in range(3):
+        for model in (plain, fast):
+            torch.manual_seed(seed)
+            model.zero_grad()
+            model.x = x.clone().requires_grad_()
+            model.y = model(model.x)
+            model.y.sum().backward()
+        torch.testing.assert_close(fast.y, plain.y)
+        torch.testing.assert_close(fast.x.grad, plain.x.grad)
+        for ours, eager in zip(fast.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, eager.grad)
+        torch.testing.assert_close(dict(fast.named_buffers()), dict(plain.named_buffers()))
+    assert any(fusewright.reasons.CHECKPOINT in record.getMessage() for record in caplog.records)
+
+
 def test_detached_parts_get_no_gradient():
     def fn(x, w):
         return (x * w.detach()).tanh() + (x.detach() * w)

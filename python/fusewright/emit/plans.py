@@ -169,13 +169,10 @@ class PlanWriter:
         self.lines.append(f"{name} = {call}")
 
     def result(self, output: dict) -> str:
-        """An output as the caller wants it: in its memory order, and never in the memory of an input."""
+        """An output as the caller wants it: in its memory order, and in memory of its own."""
         value = output["value"]
         name, node = self.name(value), self.values[value]
-        root = value
-        while self.values[root]["kind"] == "movement":
-            root = self.values[root]["operands"][0]
-        if self.values[root]["op"] == "input" and not output["name"].startswith("dL_d"):
+        if output["borrowed"]:
             name = f"{name}.clone()"
         made_by_kernel = any(v == value and store for kernel in self.plan["kernels"] for v, store in kernel["operands"])
         if made_by_kernel or not (output["differentiable"] or output["order"]) or len(node["shape"]) < 2:

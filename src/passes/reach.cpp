@@ -1,0 +1,21 @@
+// Inputs from which no differentiable path leads to a result have no gradient in eager: None, and not zeros. Before
+// anything is rewritten, because a rule may take the only path away (a bias before BatchNorm): that gradient is a zero.
+#include "passes/program.h"
+
+namespace fusewright {
+
+bool carries_gradient(const Node& node) { return node.op != Op::stop_gradient && is_float(node.type.dtype); }
+
+void reach(Program& program) {
+  const Graph& graph = program.forward;
+  std::vector<bool> reached(graph.nodes.size());
+  for (const Output& output : graph.outputs)
+    if (output.differentiable) reached[static_cast<size_t>(output.value)] = true;
+  for (size_t i = graph.nodes.size(); i-- > 0;)
+    if (reached[i] && carries_gradient(graph.nodes[i]))
+      for (Value v : graph.nodes[i].operands) reached[static_cast<size_t>(v)] = true;
+  for (size_t i = 0; i < program.wrt.size(); ++i)
+    program.wrt[i] = program.wrt[i] && reached[static_cast<size_t>(graph.inputs[i])];
+}
+
+}  // namespace fusewright
