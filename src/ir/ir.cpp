@@ -79,9 +79,8 @@ std::vector<bool> Graph::borrowed_outputs() const {
   std::map<Value, std::set<Value>> gradients;  // by base
   for (const Output& output : outputs) {
     const Value from = base(output.value);
-    const bool gradient = output.name.rfind("dL_d", 0) == 0;
-    bool borrowed = (*this)[from].op == Op::input && !(gradient && from == output.value);
-    if (gradient) {
+    bool borrowed = (*this)[from].op == Op::input && !(output.is_gradient() && from == output.value);
+    if (output.is_gradient()) {
       std::set<Value>& earlier = gradients[from];
       if (!earlier.empty() && !earlier.count(output.value)) borrowed = true;
       if (!borrowed) earlier.insert(output.value);

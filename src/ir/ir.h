@@ -84,6 +84,8 @@ struct Output {
   std::string name;            // "dL_dx" for gradients
   int into = -1;               // position of the input that it replaces: running statistics
   int origin = -1;             // the user's operator whose result it is, whatever computes the value by now
+
+  bool is_gradient() const { return name.rfind("dL_d", 0) == 0; }
 };
 
 struct Graph {

@@ -58,9 +58,8 @@ void differentiate(Program& program) {
     Value input = graph.inputs[i];
     const Type type = graph.type(input);
     Value g = gradient[static_cast<size_t>(input)];
-    if (g < 0)
-      g = builder.expand(builder.constant(0, type.dtype),
-                         type.shape);  // a rule gives none, or a rewrite took the path away: an exact zero
+    // A derivative that is zero everywhere, or a path that a rewrite took away.
+    if (g < 0) g = builder.expand(builder.constant(0, type.dtype), type.shape);
     builder.output(g, type.order, false, "dL_d" + graph[input].text("name"));
     program.gradient_for_input.push_back(static_cast<int>(i));
   }

@@ -74,6 +74,12 @@ bool lies_in(const Tensor& tensor, const Order& order) {
   return true;
 }
 
+bool repeats(const Tensor& tensor) {
+  for (size_t d = 0; d < static_cast<size_t>(tensor.rank); ++d)
+    if (tensor.sizes[d] > 1 && tensor.strides[d] == 0) return true;
+  return false;
+}
+
 // The elements in fresh memory of this order.
 Tensor copied(Host& host, const Tensor& from, const Order& order) {
   Tensor to = from;
@@ -448,7 +454,9 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
     if (updates && replaced[i]) continue;
     // Kernels write in the order that is asked for; a library chooses its own.
     bool order_matters = output.differentiable || !output.order.empty();
-    if (borrowed_[i] || (order_matters && !lies_in(results.back(), output.order)))
+    // A gradient of repeated elements (that of a sum) is never added to in place.
+    const bool borrowed = borrowed_[i] && !(output.is_gradient() && repeats(results.back()));
+    if (borrowed || (order_matters && !lies_in(results.back(), output.order)))
       results.back() = copied(host, results.back(), output.order);
   }
   for (size_t i = 0; i < replaced.size(); ++i) {

@@ -373,8 +373,8 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       if (!is_batched(g)) continue;
       const at::BatchedTensorImpl* batched = at::maybeGetBatchedImpl(g);
       TORCH_CHECK_NOT_IMPLEMENTED(batched && batched->bdims().size() == 1, "fusewright: ", call.region->name(),
-                                  " takes no gradients under vmap of vmap; take them of the plain model "
-                                  "(fusewright.restore)");
+                                  " takes batches of gradients from is_grads_batched and jacobian(vectorize=True) "
+                                  "alone; take others of the plain model (fusewright.restore)");
       level = batched->bdims()[0].level();
       size = batched->value().size(batched->bdims()[0].dim());
     }
