@@ -348,6 +348,19 @@ def test_other_parameters(tmp_path):
         model(torch.randn(4, 8))
 
 
+def test_gradients_add_up_apart(tmp_path):
+    """Two parameters of different shapes, whose gradients are one sum; autograd adds the second time in place."""
+    init = "        self.a, self.b = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(1, 8))\n"
+    forward = "    def forward(self, x):\n        return torch.tanh(x * 2 + self.a + self.b)\n"
+    model = namespace_of(tmp_path, forward, init)["ModelNew"]()
+    x = torch.randn(4, 8)
+    once = 1 - torch.tanh(x * 2 + 2) ** 2
+    for turn in (1, 2, 3):
+        model(x).sum().backward()
+        for parameter in (model.a, model.b):
+            torch.testing.assert_close(parameter.grad, turn * once.sum(0).view(parameter.shape))
+
+
 def test_inference_has_no_gradient(tmp_path):
     namespace = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * 2\n", training=False)
     assert "backward" not in str(namespace.get("_Region0"))
