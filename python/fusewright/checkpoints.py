@@ -21,21 +21,28 @@ def checkpoints_in(gm: fx.GraphModule) -> list[fx.Node]:
 def run_as_in_eager(checkpoints: list[fx.Node]) -> None:
     """PyTorch's own function in the place of Dynamo's operator."""
     for node in checkpoints:
-        node.target = _checkpointed
+        body, *operands = node.args
+        own = tuple(isinstance(x, fx.Node) and _is_of_a_module(x) for x in operands)
+        node.target, node.args = _checkpointed, (body, own, *operands)
         node.graph.owning_module.recompile()
 
 
-def _checkpointed(body: torch.nn.Module, *args, **options):
-    own, of_body = TagActivationCheckpoint.divide_kwargs(options)
-    own["use_reentrant"] = False  # the other way knows only arguments, and a captured body has no others
+def _is_of_a_module(node: fx.Node) -> bool:
+    return node.op == "get_attr" or any(part in str(node.target) for part in ("_buffers_", "_parameters_"))
+
+
+def _checkpointed(body: torch.nn.Module, own: tuple[bool, ...], *operands, **options):
+    """own: the operands that are parameters and buffers. The user's function has them without being handed them, and
+    nobody checks whether they were changed in between."""
+    of_checkpoint, of_body = TagActivationCheckpoint.divide_kwargs(options)
+    of_checkpoint["use_reentrant"] = False  # the other way follows arguments alone
     if "_checkpoint_context_fn" in getattr(body, "meta", {}):
-        own["context_fn"] = body.meta["_checkpoint_context_fn"]
-    # What needs no gradient is the body's own in the user's code, a buffer for one: not checked for modifications.
-    tracked = [isinstance(x, torch.Tensor) and x.requires_grad for x in args]
-    fixed = [None if t else x for x, t in zip(args, tracked, strict=True)]
+        of_checkpoint["context_fn"] = body.meta["_checkpoint_context_fn"]
+    state = [x if mine else None for x, mine in zip(operands, own, strict=True)]
 
-    def run(*given):
-        rest = iter(given)
-        return body(*(next(rest) if t else x for x, t in zip(fixed, tracked, strict=True)))
+    def run(*arguments, **rest):
+        given = iter(arguments)
+        return body(*(x if mine else next(given) for x, mine in zip(state, own, strict=True)), **rest)
 
-    return checkpoint(run, *(x for x, t in zip(args, tracked, strict=True) if t), **own, **of_body)
+    arguments = [x for x, mine in zip(operands, own, strict=True) if not mine]
+    return checkpoint(run, *arguments, **of_checkpoint, **of_body)

@@ -71,12 +71,13 @@ Value Graph::base(Value v) const {
   return v;
 }
 
-// Outputs that would lie in the memory of an input, or a gradient in that of another in a different shape. Autograd
-// takes a gradient that nobody else holds for its own, and adds to it in place. It sees that two are one tensor (a
-// gradient may be the incoming one), not that two tensors share memory.
+// Outputs that would lie in the memory of an input or of another result, or a gradient in that of another in a
+// different shape. Autograd takes a gradient that nobody else holds for its own, and adds to it in place. It sees that
+// two are one tensor (a gradient may be the incoming one), not that two tensors share memory.
 std::vector<bool> Graph::borrowed_outputs() const {
   std::vector<bool> result;
   std::map<Value, std::set<Value>> gradients;  // by base
+  std::set<Value> results;                     // bases: what is saved beside them is nobody's to change
   for (const Output& output : outputs) {
     const Value from = base(output.value);
     bool borrowed = (*this)[from].op == Op::input && !(output.is_gradient() && from == output.value);
@@ -85,6 +86,7 @@ std::vector<bool> Graph::borrowed_outputs() const {
       if (!earlier.empty() && !earlier.count(output.value)) borrowed = true;
       if (!borrowed) earlier.insert(output.value);
     }
+    if (!output.is_gradient() && output.into < 0 && !output.is_saved()) borrowed |= !results.insert(from).second;
     result.push_back(borrowed);
   }
   return result;

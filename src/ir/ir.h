@@ -86,6 +86,7 @@ struct Output {
   int origin = -1;             // the user's operator whose result it is, whatever computes the value by now
 
   bool is_gradient() const { return name.rfind("dL_d", 0) == 0; }
+  bool is_saved() const { return name.rfind("saved", 0) == 0; }  // for the backward alone
 };
 
 struct Graph {

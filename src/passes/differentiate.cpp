@@ -37,7 +37,7 @@ void differentiate(Program& program) {
   };
   for (size_t i = 0; i < program.user_outputs; ++i) {
     Output output = graph.outputs[i];
-    if (!output.differentiable || !active[static_cast<size_t>(output.value)]) continue;
+    if (!program.tracked[i]) continue;
     const Type type = graph.type(output.value);
     Value g = builder.input("dL_dy" + std::to_string(i), type.dtype, type.shape, output.order);
     program.gradient_of_output.push_back(static_cast<int>(i));

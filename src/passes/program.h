@@ -24,6 +24,8 @@ struct Program {
   std::vector<bool> wrt;  // per input of forward: is its gradient wanted? Empty or all false: inference
   Options options;
 
+  std::vector<bool> tracked;  // outputs that depend on a wanted input, and need a gradient in eager
+
   size_t user_outputs = 0;  // outputs of forward beyond these are what the backward reads
 
   // The backward's inputs: first these, then one gradient for each entry of gradient_of_output.

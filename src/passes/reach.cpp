@@ -1,5 +1,6 @@
 // Inputs from which no differentiable path leads to a result have no gradient in eager: None, and not zeros. Before
 // anything is rewritten, because a rule may take the only path away (a bias before BatchNorm): that gradient is a zero.
+// And results that a wanted input leads to need a gradient.
 #include "passes/program.h"
 
 namespace fusewright {
@@ -8,7 +9,13 @@ bool carries_gradient(const Node& node) { return node.op != Op::stop_gradient &&
 
 void reach(Program& program) {
   const Graph& graph = program.forward;
-  std::vector<bool> reached(graph.nodes.size());
+  std::vector<bool> tracked(graph.nodes.size()), reached(graph.nodes.size());
+  for (size_t i = 0; i < program.wrt.size(); ++i) tracked[static_cast<size_t>(graph.inputs[i])] = program.wrt[i];
+  for (size_t i = 0; i < graph.nodes.size(); ++i)
+    if (carries_gradient(graph.nodes[i]))
+      for (Value v : graph.nodes[i].operands) tracked[i] = tracked[i] || tracked[static_cast<size_t>(v)];
+  for (const Output& output : graph.outputs)
+    program.tracked.push_back(output.differentiable && tracked[static_cast<size_t>(output.value)]);
   for (const Output& output : graph.outputs)
     if (output.differentiable) reached[static_cast<size_t>(output.value)] = true;
   for (size_t i = graph.nodes.size(); i-- > 0;)

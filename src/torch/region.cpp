@@ -314,10 +314,10 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     Call& call = static_cast<Call&>(*capsule);
     const bool differentiable_again = at::GradMode::is_enabled();
     variable_list saved = take_saved(call);
-    variable_list result = std::any_of(gradients.begin(), gradients.end(), is_batched)
-                               ? for_each_of_a_batch(call, saved, gradients)
-                               : gradients_of_inputs(call, std::move(saved), gradients);
-    if (differentiable_again) refuse_second_derivatives(result);
+    if (std::any_of(gradients.begin(), gradients.end(), is_batched))
+      return for_each_of_a_batch(call, saved, gradients, differentiable_again);
+    variable_list result = gradients_of_inputs(call, std::move(saved), gradients);
+    if (differentiable_again) refuse_second_derivatives(result, gradients);
     return result;
   }
 
@@ -364,36 +364,36 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 
   // Gradients of `is_grads_batched` and `jacobian(vectorize=True)`: one after the other.
-  static variable_list for_each_of_a_batch(const Call& call, const variable_list& saved,
-                                           const variable_list& gradients) {
-    Below below;
-    at::NoGradGuard no_grad;
-    int64_t level = -1, size = 0;
-    for (const at::Tensor& g : gradients) {
-      if (!is_batched(g)) continue;
+  static variable_list for_each_of_a_batch(const Call& call, const variable_list& saved, const variable_list& gradients,
+                                           bool differentiable_again) {
+    auto layer = [&](const at::Tensor& g) -> const at::BatchDim& {
       const at::BatchedTensorImpl* batched = at::maybeGetBatchedImpl(g);
       TORCH_CHECK_NOT_IMPLEMENTED(batched && batched->bdims().size() == 1, "fusewright: ", call.region->name(),
                                   " takes batches of gradients from is_grads_batched and jacobian(vectorize=True) "
                                   "alone; take others of the plain model (fusewright.restore)");
-      level = batched->bdims()[0].level();
-      size = batched->value().size(batched->bdims()[0].dim());
+      return batched->bdims()[0];
+    };
+    const at::Tensor& one = *std::find_if(gradients.begin(), gradients.end(), is_batched);
+    const int64_t level = layer(one).level(), size = at::maybeGetBatchedImpl(one)->value().size(layer(one).dim());
+    variable_list result;
+    {
+      Below below;
+      at::NoGradGuard no_grad;
+      std::vector<variable_list> parts;  // by input
+      for (int64_t i = 0; i < size; ++i) {
+        variable_list given = gradients;
+        for (at::Tensor& g : given)
+          if (is_batched(g)) g = at::maybeGetBatchedImpl(g)->value().select(layer(g).dim(), i);
+        variable_list of_inputs = gradients_of_inputs(call, saved, given);
+        parts.resize(of_inputs.size());
+        for (size_t k = 0; k < of_inputs.size(); ++k)
+          if (of_inputs[k].defined()) parts[k].push_back(std::move(of_inputs[k]));
+      }
+      for (const variable_list& part : parts) result.push_back(part.empty() ? at::Tensor() : at::stack(part));
     }
-    std::vector<variable_list> parts;  // by input
-    for (int64_t i = 0; i < size; ++i) {
-      variable_list one = gradients;
-      for (at::Tensor& g : one)
-        if (is_batched(g)) {
-          const at::BatchedTensorImpl* batched = at::maybeGetBatchedImpl(g);
-          g = batched->value().select(batched->bdims()[0].dim(), i);
-        }
-      variable_list of_inputs = gradients_of_inputs(call, saved, one);
-      parts.resize(of_inputs.size());
-      for (size_t k = 0; k < of_inputs.size(); ++k)
-        if (of_inputs[k].defined()) parts[k].push_back(std::move(of_inputs[k]));
-    }
-    variable_list result(parts.size());
-    for (size_t k = 0; k < parts.size(); ++k)
-      if (!parts[k].empty()) result[k] = at::makeBatched(at::stack(parts[k]), {at::BatchDim(level, 0)});
+    if (differentiable_again) refuse_second_derivatives(result, {});
+    for (at::Tensor& g : result)
+      if (g.defined()) g = at::makeBatched(g, {at::BatchDim(level, 0)});
     return result;
   }
 
@@ -435,11 +435,19 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     return count;
   }
 
-  static void refuse_second_derivatives(variable_list& gradients) {
+  // What leads on from here, and to what was given, leads on from the refusal: whoever differentiates with respect to
+  // any of it meets it.
+  static void refuse_second_derivatives(variable_list& gradients, const variable_list& given) {
     variable_list tracked;
     for (const at::Tensor& g : gradients)
       if (g.defined()) tracked.push_back(g.detach().requires_grad_(true));
+    if (tracked.empty()) return;
     tracked = Refuse::apply(at::TensorList(tracked));
+    const auto refusal = tracked.front().grad_fn();
+    for (const torch::autograd::Edge& edge : torch::autograd::get_current_node()->next_edges())
+      if (edge.is_valid()) refusal->add_next_edge(edge);
+    for (const at::Tensor& g : given)
+      if (g.defined() && g.requires_grad()) refusal->add_next_edge(torch::autograd::impl::gradient_edge(g));
     size_t next = 0;
     for (at::Tensor& g : gradients)
       if (g.defined()) g = tracked[next++];

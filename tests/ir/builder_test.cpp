@@ -145,13 +145,13 @@ TEST(Builder, RefusesOperandsThatDoNotExist) {
   EXPECT_ERROR(b.op(Op::constant, {}), "sources have functions of their own");
 }
 
-// A gradient may be the incoming one, and two may be one tensor; nothing else shares memory.
+// A gradient may be the incoming one, and two may be one tensor; what is saved is as it is; nothing else shares memory.
 TEST(Outputs, BorrowedFromInputsAndOtherGradients) {
   const Graph graph = parse(
       "graph(%x: f32[n, c], %g: f32[c]) { %1 = reshape(%g) {sizes = [1, c]} %2 = sum(%x) {dims = (0), keepdim = 1} "
       "%3 = reshape(%2) {sizes = [c]} %4 = permute(%x) {dims = (1, 0)} "
-      "return %4, %2, dL_da = %g!, dL_db = %1!, dL_dc = %2!, dL_dd = %3!, dL_de = %2! }");
-  EXPECT_EQ(graph.borrowed_outputs(), (std::vector<bool>{true, false, false, true, false, true, false}));
+      "return %4, %2, %2, saved0 = %2, dL_da = %g!, dL_db = %1!, dL_dc = %2!, dL_dd = %3!, dL_de = %2! }");
+  EXPECT_EQ(graph.borrowed_outputs(), (std::vector<bool>{true, false, true, false, false, true, false, true, false}));
 }
 
 TEST(RemoveDead, KeepsInputsAndWhatOutputsNeed) {

@@ -6,6 +6,7 @@ namespace {
 
 Program differentiated(std::string_view text, const std::vector<std::string>& wrt) {
   Program program = program_of(text, wrt);
+  reach(program);
   decompose(program);
   simplify(program);
   differentiate(program);
@@ -58,13 +59,18 @@ TEST(Reach, NoneWhereNoPathLeads) {
       {"x", "m", "w", "s"});
   reach(program);
   EXPECT_EQ(program.wrt, (std::vector<bool>{true, false, true, true}));
+  EXPECT_EQ(program.tracked, (std::vector<bool>{true, false}));
   program = program_of("graph(%x: f32[n]) { %1 = stop_gradient(%x) %2 = exp(%1) return %2 }", {"x"});
   reach(program);
   EXPECT_FALSE(program.training());
 }
 
-// What a rule takes away is a zero.
+// What a rule takes away is a zero, also where nothing else is wanted.
 TEST(Reach, BeforeAnythingIsRewritten) {
+  Program alone =
+      fused("graph(%x: f32[n, c], %b: f32[c]) { %1 = add(%x, %b) %2 = batch_norm(%1) {eps = 0.1} return %2 }", {"b"});
+  EXPECT_EQ(alone.gradient_of_output, std::vector<int>{0});
+  EXPECT_EQ(alone.gradient_for_input, std::vector<int>{1});
   Program program = fused(
       "graph(%x: f32[n, c], %b: f32[c]) { %1 = add(%x, %b) %2 = batch_norm(%1) {eps = 0.1} return %2 }", {"x", "b"});
   EXPECT_EQ(program.rewrites.front(), "shift_cancels_in_norm");

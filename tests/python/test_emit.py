@@ -361,6 +361,20 @@ def test_gradients_add_up_apart(tmp_path):
             torch.testing.assert_close(parameter.grad, turn * once.sum(0).view(parameter.shape))
 
 
+def test_what_no_gradient_reaches_has_none(tmp_path):
+    init = "        self.w, self.t = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))\n"
+    forward = "    def forward(self, x):\n        return torch.exp(x * self.w) * (x > self.t)\n"
+    model = namespace_of(tmp_path, forward, init)["ModelNew"]()
+    x = torch.randn(4, 8)
+    model(x).sum().backward()
+    assert model.t.grad is None
+    torch.testing.assert_close(model.w.grad, (torch.exp(x) * x * (x > 0)).sum(0))
+    forward = "    def forward(self, x):\n        return torch.exp(x.detach() * self.w.detach()) * (x > self.t)\n"
+    y = namespace_of(tmp_path, forward, init)["ModelNew"]()(x)
+    assert not y.requires_grad
+    torch.testing.assert_close(y, torch.exp(x) * (x > 0))
+
+
 def test_inference_has_no_gradient(tmp_path):
     namespace = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * 2\n", training=False)
     assert "backward" not in str(namespace.get("_Region0"))

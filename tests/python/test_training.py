@@ -493,6 +493,56 @@ def test_batched_gradients():
     torch.testing.assert_close(jacobian(fast, x, vectorize=True), jacobian(fn, x, vectorize=True))
 
 
+def test_batched_gradients_refuse_to_be_differentiated():
+    fast, x = optimize(lambda x: torch.tanh(x) * 2, strict=True), torch.randn(3, requires_grad=True)
+    rows = torch.randn(4, 3)
+    (first,) = torch.autograd.grad(fast(x), x, rows, is_grads_batched=True, create_graph=True)
+    torch.testing.assert_close(first, rows * 2 * (1 - torch.tanh(x) ** 2))
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.grad(first.sum(), x)
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+def test_a_hessian_refuses(vectorize):
+    """With respect to a named input, which the refusal must lead to: zeros would be the answer else."""
+    fast, x = optimize(lambda x: torch.tanh(x) * 2, strict=True), torch.randn(3)
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.functional.hessian(lambda z: fast(z).sum(), x, vectorize=vectorize)
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        torch.autograd.functional.hvp(lambda z: fast(z).sum(), x, torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda y: (torch.exp(y), torch.exp(y)),
+        lambda y: (torch.exp(y), torch.exp(y.detach())),
+        lambda y: (y.detach() * 2 + 1, y * 2 + 1),
+        lambda y: (torch.exp(y), torch.exp(y).detach()),
+    ],
+)
+def test_results_of_one_value_are_results_of_their_own(fn):
+    x = torch.randn(5, requires_grad=True)
+    ours, eager = optimize(lambda x: fn(torch.tanh(x)))(x), fn(torch.tanh(x))
+    assert [y.requires_grad for y in ours] == [y.requires_grad for y in eager]
+    wanted = torch.autograd.grad(sum(y.sum() for y in eager), x)
+    torch.testing.assert_close(torch.autograd.grad(sum(y.sum() for y in ours), x), wanted)
+    one, other = (y.detach() for y in ours)
+    if eager[0].data_ptr() != eager[1].data_ptr():
+        one.add_(1)
+        torch.testing.assert_close(other, eager[1].detach())
+
+
+def test_a_gradient_that_a_rewrite_takes_away_is_zero():
+    """Only the bias is trained, and batch norm takes it away again."""
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3, affine=False), nn.ReLU())
+    model[0].weight.requires_grad_(False)
+    y = optimize(model, strict=True)(torch.randn(2, 2, 6, 6))
+    assert y.requires_grad
+    y.sum().backward()
+    assert model[0].bias.grad.abs().max() < 1e-4
+
+
 class Checkpointed(nn.Module):
     def __init__(self, dropout, use_reentrant):
         super().__init__()
@@ -526,6 +576,22 @@ def test_checkpoints_inside_a_model_are_eagers(dropout, use_reentrant, caplog):
             torch.testing.assert_close(ours.grad, eager.grad)
         torch.testing.assert_close(dict(fast.named_buffers()), dict(plain.named_buffers()))
     assert any(fusewright.reasons.CHECKPOINT in record.getMessage() for record in caplog.records)
+
+
+def test_checkpoints_notice_what_eagers_notice():
+    """An argument that is changed before the backward, and not a parameter."""
+    plain = Checkpointed(0.0, False)
+    fast = optimize(copy.deepcopy(plain))
+    for model in (plain, fast):
+        x = torch.randn(5, 4)
+        y = model(x)
+        x.copy_(torch.randn(5, 4))  # the next batch, into a static input
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+        y = model(torch.randn(5, 4))
+        with torch.no_grad():
+            model.linear.weight.mul_(0.5)
+        y.sum().backward()
 
 
 def test_detached_parts_get_no_gradient():

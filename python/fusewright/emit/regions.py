@@ -28,7 +28,10 @@ class RegionWriter:
         self.input_names = [next(rest[kind]) for kind in is_tensor]
         flags = iter(wanted)
         in_order = [next(flags, False) if kind else False for kind in is_tensor]
+        self.wanted = in_order
         self.training = _core.describe_region(graph, in_order, kernels.cuda, tf32) if any(in_order) else None
+        if self.training and self.training["backward"] is None:
+            self.training = None  # no path leads to any of them
         self.in_first_mode = True  # of those that were captured, which is what the file's numbers are about
         own = [values[v]["attributes"]["name"] for v in inputs]
         self._words = dict(zip(own, self.input_names, strict=True))
@@ -57,7 +60,9 @@ class RegionWriter:
         lines += indented(self._forward_lines(self.inference, None))
         if self.training is None:
             lines += ["", "", f"def _{self.name}({arguments}):"]
-            lines += [f"    _no_gradient({', '.join(self.tensors)})", f"    return _{self.name}_inference({arguments})"]
+            if not any(self.wanted):
+                lines.append(f"    _no_gradient({', '.join(self.tensors)})")
+            lines.append(f"    return _{self.name}_inference({arguments})")
             return self._named_sizes("\n".join(map(wrapped, lines))) + "\n"
         class_name = "_" + "".join(part.title() for part in self.name.split("_"))
         lines += ["", "", f"class {class_name}(torch.autograd.Function):", "    @staticmethod"]
@@ -163,7 +168,7 @@ class RegionWriter:
         missing = [
             (i, name)
             for i, name in enumerate(self.input_names)
-            if i not in described["gradient_for_input"]
+            if not self.wanted[i]
             and forward_values[forward_inputs[i]]["op"] == "input"
             and forward_values[forward_inputs[i]]["dtype"] in ("f16", "bf16", "f32", "f64")
         ]
