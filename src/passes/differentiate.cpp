@@ -16,6 +16,7 @@ bool Program::training() const {
 void differentiate(Program& program) {
   program.user_outputs = program.forward.outputs.size();
   if (!program.training()) return;
+  require(program.tracked.size() == program.user_outputs, "reach comes before differentiate");
   Graph& graph = program.forward;
   Builder builder(graph);
   size_t forward_nodes = graph.nodes.size();

@@ -100,6 +100,7 @@ TEST_P(EveryOp, StandsInAnOrderThatNoCompilerChooses) {
   // A single primitive's gradients are what its rule built, one after the other.
   if (computes(program.forward) == 1 && sample().gradient != Sample::Gradient::refused) {
     for (Value v : program.forward.inputs) program.wrt.push_back(program.forward[v].op == Op::input);
+    reach(program);
     differentiate(program);
   }
   std::vector<Value> found;

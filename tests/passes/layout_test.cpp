@@ -21,6 +21,7 @@ Program laid_out(std::string_view before, const std::vector<std::string>& wrt = 
   Program program = program_of(before, wrt);
   program.options.cuda = true;
   program.options.tf32_convolution = tf32;
+  reach(program);
   differentiate(program);
   remember(program);
   simplify(program);
