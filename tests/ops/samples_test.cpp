@@ -59,7 +59,9 @@ TEST_P(EveryOp, HasItsDerivative) {
     return;
   }
   Reference reference = interpret(graph, wrt, inputs, dL_dy);
-  ASSERT_EQ(reference.gradients.size(), inputs.size());
+  // None where no path leads: then nothing moves the result.
+  const bool none = reference.gradients.empty();
+  ASSERT_TRUE(none || reference.gradients.size() == inputs.size());
   for (size_t i = 0; i < inputs.size(); ++i)
     for (size_t k = 0; k < inputs[i].size(); ++k) {
       double &x = inputs[i].data[k], here = x, step = 1e-5;
@@ -69,7 +71,8 @@ TEST_P(EveryOp, HasItsDerivative) {
       double below = loss();
       x = here;
       double slope = sample().gradient == Sample::Gradient::stopped ? 0 : (above - below) / (2 * step);
-      EXPECT_NEAR(reference.gradients[i].data[k], slope, 2e-6 * (1 + std::abs(slope))) << "input " << i << " at " << k;
+      const double found = none ? 0 : reference.gradients[i].data[k];
+      EXPECT_NEAR(found, slope, 2e-6 * (1 + std::abs(slope))) << "input " << i << " at " << k;
     }
 }
 

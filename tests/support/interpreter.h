@@ -385,8 +385,8 @@ inline Reference interpret(const Graph& graph, const std::vector<bool>& wrt, std
   Program program;
   program.forward = graph;
   program.wrt = wrt;
-  decompose(program);
   reach(program);
+  decompose(program);
   differentiate(program);
   for (int output : program.gradient_of_output) inputs.push_back(dL_dy[static_cast<size_t>(output)]);
   std::vector<Array> all = Interpreter(program.forward, inputs).outputs();
