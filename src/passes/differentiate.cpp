@@ -21,16 +21,7 @@ void differentiate(Program& program) {
   Builder builder(graph);
   size_t forward_nodes = graph.nodes.size();
 
-  // Which values a wanted input influences through differentiable operations.
-  std::vector<bool> active(forward_nodes);
-  for (size_t i = 0; i < graph.inputs.size(); ++i)
-    if (program.wrt[i]) active[static_cast<size_t>(graph.inputs[i])] = true;
-  for (size_t i = 0; i < forward_nodes; ++i) {
-    const Node& node = graph.nodes[i];
-    if (!carries_gradient(node)) continue;
-    for (Value v : node.operands) active[i] = active[i] || active[static_cast<size_t>(v)];
-  }
-
+  const std::vector<bool> active = influenced(graph, program.wrt);
   std::vector<Value> gradient(forward_nodes, -1);
   auto accumulate = [&](Value v, Value part) {
     Value& total = gradient[static_cast<size_t>(v)];

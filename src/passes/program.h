@@ -54,8 +54,8 @@ std::set<std::string> disabled_rules(const Options& options);
 bool is_layout_copy(const Graph& graph, Value v);
 Value layout_copy(Graph& graph, Value v, const Order& order);  // a new one
 
-// Whether a gradient goes from the node's result to its operands, a zero perhaps (reach.cpp).
-bool carries_gradient(const Node& node);
+// Which values these inputs influence through differentiable operations (reach.cpp).
+std::vector<bool> influenced(const Graph& graph, const std::vector<bool>& wrt);
 
 // The kernels of a graph (fuse.cpp). Values that are `apart` are written by kernels without a reduction.
 Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart = {});

@@ -5,15 +5,26 @@
 
 namespace fusewright {
 
+namespace {
+
+// From a node's result to its operands, a zero perhaps.
 bool carries_gradient(const Node& node) { return node.op != Op::stop_gradient && is_float(node.type.dtype); }
+
+}  // namespace
+
+std::vector<bool> influenced(const Graph& graph, const std::vector<bool>& wrt) {
+  std::vector<bool> result(graph.nodes.size());
+  for (size_t i = 0; i < wrt.size(); ++i) result[static_cast<size_t>(graph.inputs[i])] = wrt[i];
+  for (size_t i = 0; i < graph.nodes.size(); ++i)
+    if (carries_gradient(graph.nodes[i]))
+      for (Value v : graph.nodes[i].operands) result[i] = result[i] || result[static_cast<size_t>(v)];
+  return result;
+}
 
 void reach(Program& program) {
   const Graph& graph = program.forward;
-  std::vector<bool> tracked(graph.nodes.size()), reached(graph.nodes.size());
-  for (size_t i = 0; i < program.wrt.size(); ++i) tracked[static_cast<size_t>(graph.inputs[i])] = program.wrt[i];
-  for (size_t i = 0; i < graph.nodes.size(); ++i)
-    if (carries_gradient(graph.nodes[i]))
-      for (Value v : graph.nodes[i].operands) tracked[i] = tracked[i] || tracked[static_cast<size_t>(v)];
+  const std::vector<bool> tracked = influenced(graph, program.wrt);
+  std::vector<bool> reached(graph.nodes.size());
   for (const Output& output : graph.outputs)
     program.tracked.push_back(output.differentiable && tracked[static_cast<size_t>(output.value)]);
   for (const Output& output : graph.outputs)

@@ -17,6 +17,11 @@
 
 namespace fusewright {
 
+// Position of a graph's input among its tensors, or -1 for a scalar.
+int tensor_index(const Graph& graph, int input);
+// A flag for each of the graph's inputs, from the positions of those whose gradients an operator is asked for.
+std::vector<bool> pattern(const Graph& graph, at::IntArrayRef wanted);
+
 class Region {
  public:
   Region(Graph graph, std::string name, int gpu, std::optional<bool> tune);
