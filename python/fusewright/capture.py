@@ -280,6 +280,7 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
         return entry
     context.callback = _FrameCallback(context.callback, session)
     session.entry = entry.__code__
+    weakref.finalize(entry, _forget, entry.__code__).atexit = False
     _live.add(session)
     compiled = _among_threads(context(entry), target)
     if _CAN_SKIP_ONCE:
@@ -295,6 +296,13 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
         return eager(*args, **kwargs)
 
     return compiled_or_eager
+
+
+def _forget(code: types.CodeType) -> None:
+    """Let go of the captures of an entry that is gone. Dynamo hangs them on its code, which they hold in turn, where
+    the garbage collector does not look."""
+    with contextlib.suppress(Exception):  # where a version of Dynamo has no such function, they stay
+        torch._dynamo.eval_frame.reset_code(code)
 
 
 def _watching(guards: list) -> Callable:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import gc
 import io
 import pickle
 import threading
@@ -13,7 +14,7 @@ from check import check
 from torch import nn
 
 import fusewright
-from fusewright import UnsupportedError, is_optimized, optimize, restore, stats
+from fusewright import UnsupportedError, assemble, is_optimized, optimize, restore, stats
 
 
 class Net(nn.Module):
@@ -89,6 +90,24 @@ def test_twenty_models_of_one_class():
         for model in models:
             model(images(size=size))
     assert stats()["region_calls"] == 60 and stats()["fallback_calls"] == 0
+
+
+def test_a_deleted_model_takes_its_regions_along():
+    """Dynamo keeps captures on a code object, where no garbage is looked for."""
+
+    def regions():
+        gc.collect()  # the model
+        gc.collect()  # what it let go of
+        return sum(type(thing) is assemble.Region for thing in gc.get_objects())
+
+    before = regions()
+    model, x = optimize(Net().eval()), images(2)
+    model(x)
+    loss = model.train()(x).square().mean()
+    assert regions() == before + 2
+    del model
+    loss.backward()
+    assert regions() == before
 
 
 def test_optimising_twice_is_optimising_once():
