@@ -15,7 +15,7 @@ from torch import fx
 from . import _core, autocast, devices, reasons
 from .errors import Decline
 from .operators import TABLE, Row
-from .sizes import size_hint, size_text, symbol_hints, symbols_of
+from .sizes import memory_order, size_hint, size_text, symbol_hints, symbols_of
 
 DTYPES = {
     torch.float16: "f16", torch.bfloat16: "bf16", torch.float32: "f32", torch.float64: "f64", torch.bool: "b8",
@@ -61,19 +61,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     if name is None:
         raise Decline(reasons.UNSUPPORTED_DTYPE, str(dtype))
     return name
-
-
-def memory_order(tensor: torch.Tensor) -> list[int]:
-    """Dimensions from the outermost in memory to the innermost; those of size 1 and equal strides in natural order."""
-    strides, sizes = [size_hint(s) for s in tensor.stride()], [size_hint(s) for s in tensor.shape]
-    # A dimension of size 1 may carry any stride: it takes the place that natural order gives it among the others.
-    meaningful = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: (-strides[d], d))
-    order = list(meaningful)
-    for d in range(len(sizes)):
-        if sizes[d] == 1:
-            place = next((i for i, other in enumerate(order) if other > d), len(order))
-            order.insert(place, d)
-    return order
 
 
 def check_tensor(value) -> None:

@@ -14,7 +14,8 @@ from . import autocast, reasons
 from .errors import Decline
 from .log import logger
 from .operators import FREE_VIEWS, PASSIVE, TABLE
-from .trace import is_plain, trace
+from .trace import DECOMPOSITIONS, is_plain, trace
+from .untraced import check_kept, check_states, check_writes
 
 _enter_autocast = torch.amp.autocast_mode._enter_autocast
 _exit_autocast = torch.amp.autocast_mode._exit_autocast
@@ -41,13 +42,17 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     """Trace the graph; declines with export_failed or mutation, and then Dynamo's own graph must be run."""
     gm, numbers = _numbers_as_inputs(gm)
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+    check_states(gm, _STATE_CHANGES)
     try:
-        traced, written = _functional(gm, [node.meta["example_value"] for node in placeholders])
+        examples = [node.meta["example_value"] for node in placeholders]
+        check_writes(gm, examples)
+        traced, written = _functional(gm, examples)
     except Decline:
         raise
     except Exception as error:  # export has many ways to refuse; every one of them leaves the graph to PyTorch
         text = str(error).strip().splitlines()
         raise Decline(reasons.EXPORT_FAILED, f"{type(error).__name__}: {text[0] if text else ''}") from error
+    check_kept(gm, traced)
     graph = traced.graph
     _numbers_as_items(graph, numbers)
     _drop_assertions(graph)
@@ -78,6 +83,8 @@ def _functional(gm: fx.GraphModule, examples: list) -> tuple[fx.GraphModule, lis
         if is_plain(gm, examples):
             try:
                 return trace(_run(gm), examples)
+            except Decline:
+                raise
             except Exception as error:
                 logger.debug("not traced, but exported: %s: %s", type(error).__name__, error)
         return _export(gm, examples)
@@ -87,7 +94,9 @@ def _export(gm: fx.GraphModule, examples: list) -> tuple[fx.GraphModule, list[in
     """The same by PyTorch's export, which takes twice as long and knows when to refuse."""
     has_autocast = any(node.target is _enter_autocast for node in gm.graph.nodes)
     module = _WithAutocast(gm) if has_autocast else gm
-    exported, signature = aot_export_module(module, examples, trace_joint=False, pre_dispatch=True)
+    exported, signature = aot_export_module(
+        module, examples, trace_joint=False, pre_dispatch=True, decompositions=DECOMPOSITIONS
+    )
     if signature.buffers_to_mutate or getattr(signature, "parameters_to_mutate", None):
         raise Decline(reasons.MUTATION, "state of the graph's own module")
     arguments = [node.name for node in exported.graph.nodes if node.op == "placeholder"]

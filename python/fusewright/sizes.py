@@ -43,6 +43,19 @@ def size_hint(size: int | torch.SymInt) -> int:
     return int(size.node.hint)
 
 
+def memory_order(tensor: torch.Tensor) -> list[int]:
+    """Dimensions from the outermost in memory to the innermost; those of size 1 and equal strides in natural order."""
+    strides, sizes = [size_hint(s) for s in tensor.stride()], [size_hint(s) for s in tensor.shape]
+    # A dimension of size 1 may carry any stride: it takes the place that natural order gives it among the others.
+    meaningful = sorted((d for d in range(len(sizes)) if sizes[d] != 1), key=lambda d: (-strides[d], d))
+    order = list(meaningful)
+    for d in range(len(sizes)):
+        if sizes[d] == 1:
+            place = next((i for i, other in enumerate(order) if other > d), len(order))
+            order.insert(place, d)
+    return order
+
+
 def symbols_of(size: int | torch.SymInt, names: dict[sympy.Expr, sympy.Symbol] | None = None) -> set[str]:
     """Names of the symbols in a size."""
     if isinstance(size, int):

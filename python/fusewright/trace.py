@@ -18,9 +18,21 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from .sizes import memory_order
+
 
 class NotTraced(Exception):
     """The graph has something that only an export in full can judge."""
+
+
+def _copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What `copy_` becomes, out of operators that have a derivative: its own functional form has none."""
+    order = memory_order(self)
+    value = source.to(self.device, self.dtype).expand(self.shape).permute(order)
+    return value.clone(memory_format=torch.contiguous_format).permute([order.index(d) for d in range(self.dim())])
+
+
+DECOMPOSITIONS = {torch.ops.aten.copy.default: _copy}
 
 
 def is_plain(gm: fx.GraphModule, examples: list) -> bool:
@@ -61,7 +73,7 @@ def trace(run: Callable, examples: list) -> tuple[fx.GraphModule, list[int]]:
         enable_python_dispatcher(),
         FunctionalTensorMode(pre_dispatch=True, export=True),
     ):
-        traced = make_fx(functional, pre_dispatch=True)(*examples)
+        traced = make_fx(functional, decomposition_table=DECOMPOSITIONS, pre_dispatch=True)(*examples)
     if written:
         _check_written(examples, written)
     for node in traced.graph.nodes:

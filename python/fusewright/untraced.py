@@ -1,0 +1,118 @@
+"""What tracing would lose without a word: a graph with any of it runs as Dynamo gave it.
+
+A functional graph holds tensors and operators. It has no place for PyTorch's own state (inference mode, the levels of
+functorch, which library serves attention), for a backward that the user wrote, or for writes that autograd is not to see.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.utils._pytree import tree_leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import reasons
+from .errors import Decline
+
+# Functions of Dynamo's graphs that return nothing and are no state: what they do is done to their arguments, or checked.
+_WITHOUT_RESULT = ("setitem", "_assert", "_check", "_foreach_", "_fused_")
+_HIDES = ("detach", "detach_", "data", "_get_data_attr", "_set_grad_enabled")
+
+
+def check_states(gm: fx.GraphModule, known: set) -> None:
+    """Declines a graph with functions that set anything of PyTorch's but what is `known`. Tracing would run them, and
+    leave what they set as it is."""
+    for node in _nodes(gm):
+        target = node.target
+        if node.op != "call_function" or node.meta.get("example_value") is not None:
+            continue
+        if isinstance(target, (OpOverload, OpOverloadPacket, HigherOrderOperator)) or target in known:
+            continue
+        if not _name(target).startswith(_WITHOUT_RESULT):
+            raise Decline(reasons.STATE, f"{_name(target)} is not for a graph to hold")
+
+
+def check_kept(gm: fx.GraphModule, traced: fx.GraphModule) -> None:
+    """Declines where operators of a higher order (an `autograd.Function`, a hook) did not come through: what they mean
+    for the backward is lost then."""
+    lost = Counter(_higher_order(gm)) - Counter(_higher_order(traced))
+    if lost:
+        raise Decline(reasons.STATE, f"{next(iter(lost))} is not for a graph to hold")
+
+
+def check_writes(gm: fx.GraphModule, examples: list) -> None:
+    """Declines a graph that writes into a value behind autograd's back: without gradients, or through what was detached.
+
+    In eager the value keeps its history. In a functional graph it is another value, with the history of what was written.
+    """
+    if not any(_name(node.target) in _HIDES for node in _nodes(gm)):
+        return
+    enabled = torch.is_grad_enabled()
+    mode = next((x.fake_mode for x in examples if isinstance(x, torch._subclasses.FakeTensor)), None)
+    try:
+        with torch._guards.tracing(None), mode or torch._subclasses.FakeTensorMode():
+            _Rehearsal(gm).run(*(_own(x) for x in examples))
+    finally:
+        torch._C._set_grad_enabled(enabled)
+
+
+class _Rehearsal(fx.Interpreter):
+    """The graph as eager runs it, autograd and all, on tensors without data."""
+
+    def __init__(self, gm: fx.GraphModule):
+        super().__init__(gm)
+        self.followed: dict[int, torch.UntypedStorage] = {}  # memory of values that have a history
+
+    def run_node(self, node):
+        with _Writes(self.followed):
+            result = super().run_node(node)
+        for x in tree_leaves(result):
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                self.followed[_memory(x)] = x.untyped_storage()  # held, so that no other gets its number
+        return result
+
+
+class _Writes(TorchDispatchMode):
+    def __init__(self, followed: dict):
+        super().__init__()
+        self.followed = followed
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        for i, parameter in enumerate(func._schema.arguments):
+            if parameter.alias_info is not None and parameter.alias_info.is_write:
+                for x in tree_leaves(args[i] if i < len(args) else kwargs.get(parameter.name)):
+                    if isinstance(x, torch.Tensor) and _memory(x) in self.followed and not _seen_by_autograd(x):
+                        raise Decline(reasons.MUTATION, f"{func} writes behind autograd's back into what has a gradient")
+        return func(*args, **kwargs)
+
+
+def _seen_by_autograd(x: torch.Tensor) -> bool:
+    # A view learns that its base has a history when it is asked for its own.
+    return torch.is_grad_enabled() and (x.grad_fn is not None or x.requires_grad)
+
+
+def _memory(x: torch.Tensor) -> int:
+    return x.untyped_storage()._cdata
+
+
+def _own(x: object) -> object:
+    return x.detach().requires_grad_(x.requires_grad) if isinstance(x, torch.Tensor) else x
+
+
+def _nodes(gm: fx.GraphModule) -> Iterator[fx.Node]:
+    for module in gm.modules():
+        if isinstance(module, fx.GraphModule):
+            yield from module.graph.nodes
+
+
+def _higher_order(gm: fx.GraphModule) -> Iterator[str]:
+    return (str(node.target) for node in _nodes(gm) if isinstance(node.target, HigherOrderOperator))
+
+
+def _name(target: object) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", str(target))
