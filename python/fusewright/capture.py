@@ -22,6 +22,7 @@ from torch._dynamo import bytecode_transformation, convert_frame, exc, output_gr
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import types as dynamo_types
 from torch._dynamo import utils as dynamo_utils
+from torch._subclasses import fake_tensor
 
 from . import reasons
 from .backend import Fallback, Session, compile_graph
@@ -32,6 +33,7 @@ _config = torch._dynamo.config
 # Captures of one frame after which Dynamo stops trying. Frames below a graph break are shared by all models of a class.
 _CAPTURES_PER_MODEL = 32
 _FAILURES_PER_FRAME = 16
+_silent = logging.Logger("silent", logging.CRITICAL + 1)
 _live: weakref.WeakSet = weakref.WeakSet()
 _entries = itertools.count()
 _CAN_SKIP_ONCE = hasattr(dynamo_types, "FrameExecStrategy") and "apply_to_code" in getattr(
@@ -96,6 +98,8 @@ def _unread() -> list[tuple[object, str, Callable]]:
     if not any(getattr(handler, "root_dir", True) for handler in logging.getLogger("torch.__trace").handlers):
         # All settings of Inductor, which does not run, as JSON.
         found.append((dynamo_utils, "_scrubbed_inductor_config_for_logging", lambda: None))
+    # What a fake tensor refuses is refused by eager right after, in its own words.
+    found.append((fake_tensor, "log", _silent))
     return [(module, name, instead) for module, name, instead in found if hasattr(module, name)]
 
 

@@ -216,7 +216,7 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
 
 def _architecture(text: str) -> str:
     found = re.fullmatch(r"(?:sm_)?(\d{2,3}a?)", text)
-    if found is None:
+    if found is None or int(found[1].rstrip("a")) < 50:
         raise argparse.ArgumentTypeError(f"{text} is no architecture like 80, 90a or sm_90a")
     return found[1]
 

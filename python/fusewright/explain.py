@@ -148,7 +148,7 @@ def explain(model, *inputs, **kwargs) -> Explanation:
     is_module = isinstance(model, torch.nn.Module)
     name = type(model).__name__ if is_module else function_name(model)
     target = model._call_impl if is_module else restore(model) if is_optimized(model) else model
-    with _unchanged(model):
+    with unchanged(model):
         session = _captured(target, name, inputs, kwargs, run=False)
         if not session.complete:
             inputs, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (inputs, kwargs))
@@ -169,7 +169,7 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _unchanged(model):
+def unchanged(model):
     """Put back everything that a forward call can move: random generators, buffers, attributes, gradients."""
     modules = list(model.modules()) if isinstance(model, torch.nn.Module) else []
     attributes = [(m.__dict__, dict(m.__dict__)) for m in modules]

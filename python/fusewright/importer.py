@@ -133,6 +133,10 @@ class Context:
         """The dtype that eager gives the result."""
         return self._result.dtype
 
+    @property
+    def device(self) -> torch.device:
+        return self._importer.device
+
     def decline(self, reason: str, detail: str = ""):
         raise Decline(reason, detail)
 
@@ -163,9 +167,22 @@ class Context:
         """A number as an operand of the dtype of `like`; the user's own numbers stay out of the kernel's text."""
         return self._constant(value, like.dtype, runtime)
 
+    def converted(self, value, dtype: torch.dtype) -> Operand:
+        """A tensor or number in the dtype; a number too is rounded to it or wraps around, as eager's comparisons see it
+        (in arithmetic it keeps its precision)."""
+        if isinstance(value, Operand):
+            return self.cast(value, dtype)
+        if isinstance(value, Dynamic):
+            exact = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+            return self.cast(self._constant(value, exact), dtype)
+        kind = torch.float64 if isinstance(value, float) else torch.int64
+        return self._constant(torch.tensor(value, dtype=kind, device="cpu").to(dtype).item(), dtype)
+
     def _constant(self, value, dtype: torch.dtype, runtime: bool = True) -> Operand:
         if isinstance(value, Dynamic):
             return Operand(self._importer.scalar(value, dtype), dtype, ())
+        if isinstance(value, int) and not dtype.is_floating_point and int(float(value)) != value:
+            self.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"{value}: numbers are kept as float64")
         return Operand(self._builder.constant(float(value), dtype_name(dtype), runtime), dtype, ())
 
     def cast(self, operand, dtype: torch.dtype) -> Operand:

@@ -62,6 +62,9 @@ class ModelFile:
             raise InputError(f"{self.path}: no `get_inputs` in it; --inputs names another function")
         with user_code(self.path, f"{self.get_inputs.__name__}()"), device:
             drawn = _call_scaled(self.get_inputs, scale)
+            if drawn is None or isinstance(drawn, dict):
+                kind = type(drawn).__name__
+                raise InputError(f"{self.path}: {self.get_inputs.__name__}() returns {kind}, and not a list of inputs")
             values = list(drawn) if isinstance(drawn, (list, tuple)) else [drawn]
         return [value.to(device) if isinstance(value, torch.Tensor) else value for value in values]
 

@@ -21,6 +21,7 @@ _enter_autocast = torch.amp.autocast_mode._enter_autocast
 _exit_autocast = torch.amp.autocast_mode._exit_autocast
 _aten = torch.ops.aten
 _STATE_CHANGES = {torch._C._set_grad_enabled, _enter_autocast, _exit_autocast}
+_HIDDEN_UPDATES = ("batch_norm", "cudnn_batch_norm", "instance_norm", "miopen_batch_norm", "native_batch_norm")
 _BATCH_NORMS = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
 
 
@@ -56,8 +57,11 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     graph = traced.graph
     _numbers_as_items(graph, numbers)
     _drop_assertions(graph)
-    _drop_broadcasts(graph)
+    _drop_identities(graph)
+    hidden = {node for node in graph.nodes if _statistics_behind(node)}
     graph.eliminate_dead_code(lambda node: node.is_impure() or is_marker(node))
+    if not hidden <= set(graph.nodes):
+        raise Decline(reasons.MUTATION, "a norm is there for its running statistics alone")
     output = next(node for node in reversed(graph.nodes) if node.op == "output")
     values, results = output.args[0][: len(written)], list(output.args[0][len(written) :])
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
@@ -69,6 +73,7 @@ def normalize(gm: fx.GraphModule) -> Normalized:
             raise Decline(reasons.MUTATION, f"the graph writes into {source_name(source)}, which is no buffer")
         updates[placeholder] = value
     _reveal_statistics(graph, updates, {node for node, source in sources if _is_buffer(source)})
+    _check_hidden_updates(graph, updates)
     # An updated buffer among the outputs (`self.steps += 1` makes it one) is the buffer itself.
     buffer_of = {value: placeholder for placeholder, value in updates.items()}
     results = [buffer_of.get(result, result) if isinstance(result, fx.Node) else result for result in results]
@@ -127,6 +132,23 @@ def _reveal_statistics(graph: fx.Graph, updates: dict[fx.Node, fx.Node], buffers
         graph.erase_node(call)
 
 
+def _statistics_behind(node: fx.Node) -> list[fx.Node]:
+    """The running statistics that a norm updates without its schema saying so."""
+    packet = getattr(node.target, "overloadpacket", None)
+    if getattr(packet, "__name__", "") not in _HIDDEN_UPDATES or node.args[5] is not True:  # not in training
+        return []
+    return [statistic for statistic in node.args[3:5] if statistic is not None]
+
+
+def _check_hidden_updates(graph: fx.Graph, updates: dict[fx.Node, fx.Node]) -> None:
+    """Nobody else may look at what such a norm updates: nothing says when."""
+    for node in graph.nodes:
+        for statistic in _statistics_behind(node):
+            own = statistic.op == "placeholder" and updates.get(statistic, statistic) is statistic
+            if not own or not _read_once(statistic):
+                raise Decline(reasons.MUTATION, "running statistics that a norm updates are read elsewhere, too")
+
+
 def _read_once(node: fx.Node) -> bool:
     """By one operator; to hand the node out is not to read it."""
     return sum(user.op != "output" for user in node.users) == 1
@@ -180,18 +202,25 @@ def _drop_assertions(graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _drop_broadcasts(graph: fx.Graph) -> None:
-    """broadcast_tensors of equal shapes, as the losses write it, is one alias for each operand."""
+def _drop_identities(graph: fx.Graph) -> None:
+    """What changes nothing is an alias: broadcast_tensors of equal shapes, as the losses write it, and type_as of the
+    same dtype, which would wait for a tensor of which it takes nothing."""
     for node in list(graph.nodes):
-        if node.target is not _aten.broadcast_tensors.default:
-            continue
-        for user in list(node.users):
-            operand = node.args[0][user.args[1]]
-            if operand.meta["val"].shape == user.meta["val"].shape:
-                with graph.inserting_before(node):
-                    alias = graph.call_function(_aten.alias.default, (operand,))
-                alias.meta = dict(user.meta)
-                user.replace_all_uses_with(alias)
+        if node.target is _aten.broadcast_tensors.default:
+            for user in list(node.users):
+                _alias_if_equal(graph, user, node.args[0][user.args[1]])
+        elif node.target is _aten.type_as.default:
+            _alias_if_equal(graph, node, node.args[0])
+
+
+def _alias_if_equal(graph: fx.Graph, node: fx.Node, operand: fx.Node) -> None:
+    before, after = operand.meta["val"], node.meta["val"]
+    if (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device):
+        return
+    with graph.inserting_before(node):
+        alias = graph.call_function(_aten.alias.default, (operand,))
+    alias.meta = dict(node.meta)
+    node.replace_all_uses_with(alias)
 
 
 def source_name(placeholder: fx.Node) -> str:

@@ -152,7 +152,8 @@ def _role(node: fx.Node, state, refused_before: dict, refused: list[Refused]) ->
         if _is_news(node, error):
             refused.append(Refused(node, error.reason, error.detail))
     except _core.Error as error:
-        refused.append(Refused(node, reasons.REJECTED, str(error)))
+        if row is None or row.role != PASSIVE or _hangs_on_work(node):
+            refused.append(Refused(node, reasons.REJECTED, str(error)))
     return None
 
 
@@ -175,10 +176,14 @@ def _is_news(node: fx.Node, error: Decline) -> bool:
     if error.reason != reasons.UNSUPPORTED_OPERATOR:
         return True
     if node.target in FREE_VIEWS:
-        source = node.args[0]
-        return source.op == "call_function" and source.target in TABLE and TABLE[source.target].role != PASSIVE
+        return _hangs_on_work(node)
     reads_tensor = any(isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes)
     return reads_tensor and isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
+
+
+def _hangs_on_work(view: fx.Node) -> bool:
+    source = view.args[0]
+    return source.op == "call_function" and source.target in TABLE and TABLE[source.target].role != PASSIVE
 
 
 def _is_worth_a_call(members: list[fx.Node]) -> bool:

@@ -15,7 +15,9 @@ CAPTURE_LIMIT = "capture_limit"  # too many captures of one frame: the known one
 EXPORT_FAILED = "export_failed"  # the traced graph could not be normalised: it runs as Dynamo gave it
 CHECKPOINT = "checkpoint"  # torch.utils.checkpoint inside the model: the graph runs as in eager
 STATE = "state"  # an autograd.Function, functorch, inference mode or the like: the graph runs as Dynamo gave it
-MUTATION = "mutation"  # the graph writes into an input that is no buffer of a module, hands such a buffer out, or writes
+MUTATION = (
+    "mutation"  # the graph writes into an input that is no buffer of a module, hands such a buffer out, or writes
+)
 # behind autograd's back (under no_grad, through detach or .data) into a value that has a gradient
 UNAVAILABLE = "no_compiler"  # the core has no compiler, or lacks something else, for the region
 REJECTED = "core_rejected"  # the core refused the region: see the detail

@@ -1,7 +1,8 @@
 """What tracing would lose without a word: a graph with any of it runs as Dynamo gave it.
 
 A functional graph holds tensors and operators. It has no place for PyTorch's own state (inference mode, the levels of
-functorch, which library serves attention), for a backward that the user wrote, or for writes that autograd is not to see.
+functorch, which library serves attention), for a backward that the user wrote, or for writes that autograd is not to
+see.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Iterator
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
-from torch.utils._pytree import tree_leaves
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from . import reasons
 from .errors import Decline
 
-# Functions of Dynamo's graphs that return nothing and are no state: what they do is done to their arguments, or checked.
+# Functions of Dynamo's graphs that return nothing and are no state: they check, or change their arguments.
 _WITHOUT_RESULT = ("setitem", "_assert", "_check", "_foreach_", "_fused_")
 _HIDES = ("detach", "detach_", "data", "_get_data_attr", "_set_grad_enabled")
 
@@ -33,7 +34,7 @@ def check_states(gm: fx.GraphModule, known: set) -> None:
         if isinstance(target, (OpOverload, OpOverloadPacket, HigherOrderOperator)) or target in known:
             continue
         if not _name(target).startswith(_WITHOUT_RESULT):
-            raise Decline(reasons.STATE, f"{_name(target)} is not for a graph to hold")
+            raise Decline(reasons.STATE, f"a trace does not keep {_name(target)}")
 
 
 def check_kept(gm: fx.GraphModule, traced: fx.GraphModule) -> None:
@@ -41,13 +42,14 @@ def check_kept(gm: fx.GraphModule, traced: fx.GraphModule) -> None:
     for the backward is lost then."""
     lost = Counter(_higher_order(gm)) - Counter(_higher_order(traced))
     if lost:
-        raise Decline(reasons.STATE, f"{next(iter(lost))} is not for a graph to hold")
+        raise Decline(reasons.STATE, f"a trace does not keep {next(iter(lost))}")
 
 
 def check_writes(gm: fx.GraphModule, examples: list) -> None:
-    """Declines a graph that writes into a value behind autograd's back: without gradients, or through what was detached.
+    """Declines a graph that writes into a value behind autograd's back: without gradients, or through what was
+    detached.
 
-    In eager the value keeps its history. In a functional graph it is another value, with the history of what was written.
+    In eager the value keeps its history. In a functional graph it is another value, whose history is that of the write.
     """
     if not any(_name(node.target) in _HIDES for node in _nodes(gm)):
         return
@@ -87,7 +89,9 @@ class _Writes(TorchDispatchMode):
             if parameter.alias_info is not None and parameter.alias_info.is_write:
                 for x in tree_leaves(args[i] if i < len(args) else kwargs.get(parameter.name)):
                     if isinstance(x, torch.Tensor) and _memory(x) in self.followed and not _seen_by_autograd(x):
-                        raise Decline(reasons.MUTATION, f"{func} writes behind autograd's back into what has a gradient")
+                        raise Decline(
+                            reasons.MUTATION, f"{func} writes behind autograd's back into what has a gradient"
+                        )
         return func(*args, **kwargs)
 
 

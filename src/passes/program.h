@@ -57,6 +57,10 @@ Value layout_copy(Graph& graph, Value v, const Order& order);  // a new one
 // Which values these inputs influence through differentiable operations (reach.cpp).
 std::vector<bool> influenced(const Graph& graph, const std::vector<bool>& wrt);
 
+// For each gradient of a program (gradient_for_input), which results with a gradient (gradient_of_output) the input
+// leads to in the graph that the program was made from: where nobody asks for any of these, the input has none.
+std::vector<std::vector<bool>> leads_to(const Graph& graph, const Program& program);
+
 // The kernels of a graph (fuse.cpp). Values that are `apart` are written by kernels without a reduction.
 Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart = {});
 

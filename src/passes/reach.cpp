@@ -7,8 +7,17 @@ namespace fusewright {
 
 namespace {
 
-// From a node's result to its operands, a zero perhaps.
-bool carries_gradient(const Node& node) { return node.op != Op::stop_gradient && is_float(node.type.dtype); }
+// From a node's result to its operands, a zero perhaps. Running statistics move outside of autograd.
+bool carries_gradient(const Node& node) {
+  switch (node.op) {
+    case Op::stop_gradient:
+    case Op::batch_norm_running_mean:
+    case Op::batch_norm_running_var:
+      return false;
+    default:
+      return is_float(node.type.dtype);
+  }
+}
 
 }  // namespace
 
@@ -18,6 +27,19 @@ std::vector<bool> influenced(const Graph& graph, const std::vector<bool>& wrt) {
   for (size_t i = 0; i < graph.nodes.size(); ++i)
     if (carries_gradient(graph.nodes[i]))
       for (Value v : graph.nodes[i].operands) result[i] = result[i] || result[static_cast<size_t>(v)];
+  return result;
+}
+
+std::vector<std::vector<bool>> leads_to(const Graph& graph, const Program& program) {
+  std::vector<std::vector<bool>> result;
+  for (int input : program.gradient_for_input) {
+    std::vector<bool> alone(graph.inputs.size());
+    alone[static_cast<size_t>(input)] = true;
+    const std::vector<bool> values = influenced(graph, alone);
+    std::vector<bool>& outputs = result.emplace_back();
+    for (int output : program.gradient_of_output)
+      outputs.push_back(values[static_cast<size_t>(graph.outputs[static_cast<size_t>(output)].value)]);
+  }
   return result;
 }
 

@@ -123,6 +123,7 @@ py::dict describe_region(const Graph& graph, const std::vector<bool>& wanted, bo
   result["user_outputs"] = program.user_outputs;
   result["gradient_of_output"] = program.gradient_of_output;
   result["gradient_for_input"] = program.gradient_for_input;
+  result["leads_to"] = leads_to(graph, program);
   py::list rewrites;
   for (const std::string& rule : program.rewrites) rewrites.append(py::make_tuple(rule, meaning_of_rule(rule)));
   result["rewrites"] = rewrites;

@@ -292,7 +292,23 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       variable_list unwrapped = unwrap_all(outputs);
       for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = std::move(unwrapped[i]);
     }
+    drop_unreached(*call.region, program, gradients, result);
     return result;
+  }
+
+  // An input that leads only to results of which nobody asked the gradient, an unused head, has none, and not zeros.
+  static void drop_unreached(const Region& region, const Program& program, const variable_list& of_results,
+                             variable_list& of_inputs) {
+    std::vector<bool> given;
+    for (int output : program.gradient_of_output) given.push_back(of_results[static_cast<size_t>(output)].defined());
+    if (std::find(given.begin(), given.end(), false) == given.end()) return;
+    const std::vector<std::vector<bool>> leads = leads_to(region.graph(), program);
+    for (size_t i = 0; i < leads.size(); ++i) {
+      bool reached = false;
+      for (size_t k = 0; k < given.size(); ++k) reached = reached || (given[k] && leads[i][k]);
+      if (!reached)
+        of_inputs[static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]))] = at::Tensor();
+    }
   }
 
   // Gradients of `is_grads_batched` and `jacobian(vectorize=True)`: one after the other.
@@ -432,10 +448,12 @@ bool may_update(const Region& region, const Program& program, at::TensorList inp
     const at::Tensor& buffer = inputs[u.input];
     if (buffer.is_inference() || (at::GradMode::is_enabled() && buffer.requires_grad())) return false;
     if (u.differentiable && program.training()) return false;
-    // Hooks for saved tensors may keep the elements: those before the update.
-    for (const Program::Saved& s : program.saved)
-      if (s.is_input && !s.sizes_only && tensor_index(program.forward, s.index) == static_cast<int>(u.input))
-        return false;
+    // Hooks for saved tensors may keep the elements, those before the update; and the new value would be kept as the
+    // buffer, with the version before.
+    for (const Program::Saved& s : program.saved) {
+      const int updated = s.is_input ? static_cast<int>(u.input) : static_cast<int>(u.output);
+      if (!s.sizes_only && (s.is_input ? tensor_index(program.forward, s.index) : s.index) == updated) return false;
+    }
   }
   return true;
 }

@@ -165,6 +165,63 @@ def test_activation(name):
     check(ACTIVATIONS[name], away(), layouts=["contiguous"])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_comparisons_round_their_number(dtype):
+    """0.1 is no number of these dtypes: eager compares with the nearest one."""
+    x = torch.tensor([0.1, 0.3, 0.7, 0.71]).to(dtype)
+
+    def compared(x, y):
+        by_number = [x == 0.1, x >= 0.3, x < 0.7, x != 0.7, F.hardshrink(x, 0.3), F.threshold(x, 0.1, 5.0)]
+        return [*by_number, x.masked_fill(x == 0.7, 9.0), x >= y]
+
+    fast = fusewright.optimize(compared, strict=True)
+    for y in (0.1, 0.3, 0.7):  # fixed, then an argument of the call
+        assert list(map(torch.equal, fast(x, y), compared(x, y))) == [True] * 8
+
+
+@pytest.mark.parametrize("dtype, numbers", [(torch.uint8, (300, -1, 44)), (torch.int8, (300, 255, -129))], ids=str)
+def test_comparisons_wrap_their_number(dtype, numbers):
+    x = torch.tensor([43, 44, 45, 127, 255]).to(dtype)
+
+    def compared(x):
+        return [result for n in numbers for result in (x < n, x == n, x >= n)]
+
+    assert all(map(torch.equal, fusewright.optimize(compared, strict=True)(x), compared(x)))
+
+
+def test_whole_numbers_stay_whole():
+    x = torch.tensor([2**53 + 1, 2**53, 5])
+
+    def f(x):
+        return x == 2**53 + 1, x < 2**53 + 1, x + (2**53 + 1), x * 3
+
+    assert all(map(torch.equal, fusewright.optimize(f)(x), f(x)))
+
+
+def test_the_weight_of_prelu_sees_no_positive_input():
+    x, w = torch.tensor([[float("inf"), 1.0, -2.0, 0.0]], requires_grad=True), torch.rand(1, requires_grad=True)
+    for f in (F.prelu, fusewright.optimize(F.prelu, strict=True)):
+        gradients = torch.autograd.grad(f(x, w).sum(), (x, w))
+        torch.testing.assert_close(gradients, (torch.tensor([[1.0, 1.0, w.item(), w.item()]]), torch.tensor([-2.0])))
+
+
+@pytest.mark.parametrize(
+    "same", [lambda m, h: m.type_as(h), lambda m, h: m.t().contiguous().t().type_as(h), lambda m, h: m.to(h)]
+)
+def test_a_dtype_that_stays(same):
+    """The other tensor, of which nothing is taken, is computed in the same region."""
+
+    def f(x, m):
+        h = torch.tanh(x) * 2
+        return h * same(m, h)
+
+    check(f, [torch.randn(3, 4), torch.randn(3, 4)], layouts=["contiguous"])
+
+
+def test_an_expansion_to_sizes_of_another_input():
+    check(lambda x, m: torch.tanh(x) * m[:1].expand(x.shape), [torch.randn(3, 4), torch.randn(3, 4)], dynamic=True)
+
+
 def test_prelu_of_images():
     check(nn.PReLU(6), image(), layouts=["contiguous", "channels_last"])
 

@@ -375,6 +375,60 @@ def test_what_no_gradient_reaches_has_none(tmp_path):
     torch.testing.assert_close(y, torch.exp(x) * (x > 0))
 
 
+def test_an_unused_head_has_no_gradient(tmp_path):
+    init = "        self.v, self.w = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))\n"
+    forward = "    def forward(self, x):\n        h = torch.tanh(x)\n"
+    forward += "        return h * self.v + 1, torch.sigmoid(h * self.w)\n"
+    model = namespace_of(tmp_path, forward, init)["ModelNew"]()
+    for used, unused in (("v", "w"), ("w", "v")):
+        x = torch.randn(4, 8, requires_grad=True)
+        model.zero_grad()
+        model(x)[used == "w"].sum().backward()
+        h, s = torch.tanh(x), torch.sigmoid(torch.tanh(x))
+        slope = torch.ones_like(h) if used == "v" else s * (1 - s)
+        torch.testing.assert_close(getattr(model, used).grad, (slope * h).sum(0))
+        torch.testing.assert_close(x.grad, slope * (1 - h * h))
+        assert getattr(model, unused).grad is None
+
+
+def test_what_a_call_sets(tmp_path):
+    """A buffer that is bound anew, a tensor that is kept, and a first parameter of another name."""
+    init = '        self.register_buffer("mean", torch.zeros(8))\n'
+    init += '        self.register_buffer("calls", torch.tensor(0))\n'
+    init += "        self.a, self.last = nn.Parameter(torch.ones(8)), None\n"
+    body = "    def forward(module, x):\n        h = torch.tanh(x * module.a)\n        module.calls += 1\n"
+    body += "        if module.training:\n            module.mean = module.mean * 0.9 + h.detach().mean(0) * 0.1\n"
+    body += "        module.last = h * 2\n        return torch.sigmoid(h - module.mean)\n"
+    model = namespace_of(tmp_path, body, init)["ModelNew"]()
+    plain = models.load(tmp_path / "model.py").model()
+    for training in (True, True, False):
+        x = torch.randn(4, 8)
+        found, expected = model.train(training)(x), plain.train(training)(x)
+        torch.testing.assert_close((found, model.last), (expected, plain.last))
+        torch.testing.assert_close(model.state_dict(), plain.state_dict())
+        torch.testing.assert_close(
+            torch.autograd.grad(found.sum() + model.last.sum(), model.a),
+            torch.autograd.grad(expected.sum() + plain.last.sum(), plain.a),
+        )
+
+
+def test_what_a_call_sets_and_a_file_cannot(tmp_path):
+    init = "    def __init__(self):\n        super().__init__()\n        self.calls = 0\n\n"
+    body = "    def forward(self, x):\n        self.calls += 1\n        return torch.exp(x) * 2\n"
+    assert "forward sets self.calls" in refused(tmp_path, HEAD + init + body + TAIL)
+
+
+def test_inputs_that_do_not_fit(tmp_path):
+    body = "    def forward(self, x):\n        return torch.exp(x @ x) * 2\n"
+    message = refused(tmp_path, HEAD + body + TAIL)
+    assert "Model called with (float32[4, 8]) failed" in message and "return torch.exp(x @ x) * 2" in message
+    assert "fusewright/" not in message
+    for nothing in ("None", "{'x': torch.ones(2)}"):
+        body = "    def forward(self, x):\n        return torch.exp(x)\n"
+        tail = f"\n\ndef get_inputs():\n    return {nothing}\n"
+        assert "get_inputs() returns" in refused(tmp_path, HEAD + body + tail)
+
+
 def test_inference_has_no_gradient(tmp_path):
     namespace = namespace_of(tmp_path, "    def forward(self, x):\n        return torch.exp(x) * 2\n", training=False)
     assert "backward" not in str(namespace.get("_Region0"))
@@ -418,10 +472,11 @@ def test_command_refuses(arguments, tmp_path, capsys, monkeypatch):
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_bad_architecture(capsys):
+@pytest.mark.parametrize("name", ["hopper", "12"])
+def test_bad_architecture(name, capsys):
     with pytest.raises(SystemExit) as error:
-        cli.main(["emit", "model.py", "--arch", "hopper"])
-    assert error.value.code == 2 and "hopper" in capsys.readouterr().err
+        cli.main(["emit", "model.py", "--arch", name])
+    assert error.value.code == 2 and f"{name} is no architecture" in capsys.readouterr().err
 
 
 def test_bytes_of_eager_are_those_that_it_moves():

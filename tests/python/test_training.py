@@ -475,6 +475,23 @@ def test_what_no_gradient_reaches_has_none(fn):
             torch.testing.assert_close(found, expected)
 
 
+def test_an_unused_head_has_no_gradient():
+    """Zeros would be moved by momentum and weight decay."""
+
+    def heads(x, v, w):
+        h = torch.tanh(x)
+        return h * v + 1, torch.sigmoid(h * w)
+
+    fast = optimize(heads, strict=True)
+    for used in (0, 1):
+        given = [torch.randn(3, 4, requires_grad=True), *(torch.randn(4, requires_grad=True) for _ in range(2))]
+        found = torch.autograd.grad(fast(*given)[used].sum(), given, allow_unused=True)
+        expected = torch.autograd.grad(heads(*given)[used].sum(), given, allow_unused=True)
+        assert found[2 - used] is None is expected[2 - used]
+        torch.testing.assert_close(found[0], expected[0])
+        torch.testing.assert_close(found[1 + used], expected[1 + used])
+
+
 def test_batched_gradients():
     w = torch.randn(3, requires_grad=True)
 

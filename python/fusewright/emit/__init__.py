@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import re
 from dataclasses import dataclass, field
 
@@ -156,8 +157,12 @@ def _body(capture: Capture, regions: _Regions, file: ModelFile, first_mode: bool
 
     writer = GraphWriter(capture.captured.module, capture.arguments, call, str(file.path))
     lines = writer.write()
-    results = re.sub(r"\bresults\[(\d+)\]", lambda match: writer.results[int(match[1])], capture.results)
-    return [*_size_checks(capture, writer.sizes), *lines, f"return {results}"]
+
+    def named(text: str) -> str:
+        return re.sub(r"\bresults\[(\d+)\]", lambda match: writer.results[int(match[1])], text)
+
+    settings = [f"{path} = {named(value)}" for path, value in capture.settings if path != named(value)]
+    return [*_size_checks(capture, writer.sizes), *lines, *settings, f"return {named(capture.results)}"]
 
 
 def _size_checks(capture: Capture, places: dict) -> list[str]:
@@ -184,6 +189,8 @@ def _signature(source: UserSource, class_name: str, given: int) -> ast.arguments
         raise InputError(
             f"{source.path}: forward of {class_name} takes fewer positional arguments than there are inputs"
         )
+    found = copy.deepcopy(found)
+    [*found.posonlyargs, *found.args][0].arg = "self"  # whatever it is there: what is written speaks of self
     return found
 
 

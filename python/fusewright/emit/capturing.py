@@ -14,7 +14,8 @@ from torch.fx.experimental import _config as _symbolic_shapes
 from ..backend import Captured, Session
 from ..capture import capture
 from ..errors import InputError
-from ..models import ModelFile
+from ..explain import unchanged
+from ..models import ModelFile, describe, user_code
 from ..normalize import source_name
 
 _ARGUMENT = re.compile(r"(?:L\['args'\]|args)\[(\d+)\]")
@@ -29,6 +30,7 @@ class Capture:
     arguments: list[str | None]  # an expression for each placeholder; None: a size
     results: str  # an expression over `results`
     expectations: dict[str, object] = field(default_factory=dict)  # attributes that became part of the graph
+    settings: list[tuple[str, str]] = field(default_factory=list)  # attributes that a call sets, and to what
     size_guards: list = field(default_factory=list)  # relations between sizes that hold for it
     given: int = 0  # inputs of the call
 
@@ -89,9 +91,18 @@ def capture_model(file: ModelFile, model: nn.Module, inputs: list, training: boo
         raise InputError(f"torch {torch.__version__} does not tell what a captured graph depends on: emit needs 2.7")
     names = _parameter_names(model, inputs, file)
     session = _EmitSession(type(model).__name__)
+    places = _places(model, inputs, names)
+    before = {name: _state(module) for name, module in model.named_modules()}
     # Sizes that happen to be equal in the example need not be equal in other calls.
-    with torch.set_grad_enabled(training), _symbolic_shapes.patch(use_duck_shape=False):
-        output = capture(model._call_impl, session, True)(*inputs)
+    with torch.set_grad_enabled(training), _symbolic_shapes.patch(use_duck_shape=False), unchanged(model):
+        with user_code(file.path, f"{type(model).__name__} called with {describe(inputs)}"):
+            output = capture(model._call_impl, session, True)(*inputs)
+        set_by_call = [
+            (prefix, name, value)
+            for prefix, module in model.named_modules()
+            for name, value in _state(module).items()
+            if value is not before[prefix].get(name)
+        ]
     if session.failures:
         raise InputError(f"{file.path}: Dynamo cannot capture the model: {session.failures[0].detail}")
     if not session.complete or len(session.captured) != 1:
@@ -101,7 +112,6 @@ def capture_model(file: ModelFile, model: nn.Module, inputs: list, training: boo
     if captured.module is None:
         why = "; ".join(map(str, captured.fallbacks)) or "it has no operators that could be fused"
         raise InputError(f"{file.path}: nothing in the model can be fused: {why}")
-    places = _places(model, inputs, names)
     arguments = []
     for value, source in zip(session.arguments, session.sources, strict=True):
         if isinstance(value, torch.Tensor) and id(value) not in places:
@@ -112,15 +122,29 @@ def capture_model(file: ModelFile, model: nn.Module, inputs: list, training: boo
         else:
             arguments.append(names[int(number[1])] if number else None)
     leaves = {id(value): f"results[{i}]" for i, value in enumerate(session.outputs) if isinstance(value, torch.Tensor)}
-    results = _structure(output, {**places, **leaves}, file)
+    places |= leaves
+    settings = []
+    for prefix, name, value in set_by_call:
+        if id(value) not in places:
+            raise InputError(
+                f"{file.path}: forward sets {_attribute_of(prefix, name)}, and not to a tensor of the graph"
+            )
+        settings.append((_attribute_of(prefix, name), places[id(value)]))
     return Capture(
         captured,
         arguments,
-        results,
+        _structure(output, places, file),
         _expectations(session.guards, model, names),
+        settings,
         _size_guards(captured.module),
         len(inputs),
     )
+
+
+def _state(module: nn.Module) -> dict[str, object]:
+    """What `forward` may set: buffers and plain attributes."""
+    tables = ("_parameters", "_buffers", "_modules")
+    return {**{name: value for name, value in vars(module).items() if name not in tables}, **module._buffers}
 
 
 def _size_guards(module: fx.GraphModule) -> list:
@@ -176,14 +200,16 @@ def _places(model: nn.Module, inputs: list, names: list[str]) -> dict[int, str]:
     for value, name in zip(inputs, names, strict=True):
         add(value, name)
     for prefix, module in model.named_modules():
-        owner = path_of(prefix)
-        for table in (module._parameters, module._buffers):
+        for table in (module._parameters, module._buffers, vars(module)):
             for name, value in table.items():
-                add(value, f"{owner}.{name}" if name.isidentifier() else f"getattr({owner}, {name!r})")
-        for name, value in vars(module).items():
-            if isinstance(value, torch.Tensor):
-                add(value, f"{owner}.{name}")
+                if isinstance(value, torch.Tensor):
+                    add(value, _attribute_of(prefix, name))
     return found
+
+
+def _attribute_of(prefix: str, name: str) -> str:
+    owner = path_of(prefix)
+    return f"{owner}.{name}" if name.isidentifier() else f"getattr({owner}, {name!r})"
 
 
 def path_of(prefix: str) -> str:

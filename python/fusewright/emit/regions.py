@@ -111,6 +111,9 @@ class RegionWriter:
         if ctx:
             self._write_saving(described, writer, results)
         returned = [results[p] for p, o in enumerate(plan["outputs"][:users]) if o["into"] < 0]
+        if ctx and self._heads():
+            tracked = ", ".join(results[p] for p in described["gradient_of_output"])
+            writer.lines += ["ctx.set_materialize_grads(False)", f"ctx.results = _kinds_of({tracked})"]
         if ctx:
             constant = [
                 results[p]
@@ -147,6 +150,17 @@ class RegionWriter:
         outputs = described["forward"]["outputs"][: described["user_outputs"]]
         return [names.get(p, f"_unused_{p}") for p, o in enumerate(outputs) if o["into"] < 0]
 
+    def _heads(self) -> dict[int, list[int]]:
+        """For each argument the results with a gradient that it leads to, where that is not all of them to each: what
+        leads only to results that nobody uses has no gradient."""
+        described, leads = self.training, self.training["leads_to"]
+        if all(map(all, leads)):
+            return {}
+        return {
+            self.arguments.index(self.input_names[i]): [k for k, reached in enumerate(to) if reached]
+            for i, to in zip(described["gradient_for_input"], leads, strict=True)
+        }
+
     def _backward_lines(self, gradients: list[str]) -> list[str]:
         described, plan = self.training, self.training["backward"]
         forward_values, forward_inputs = described["forward"]["values"], described["forward"]["inputs"]
@@ -164,7 +178,14 @@ class RegionWriter:
             writer.lines.append(f"{as_tuple(saved)} = ctx.saved_tensors")
         if scalars:
             writer.lines.append(f"{as_tuple(scalars)} = ctx.scalars")
-        writer.lines.append("need = ctx.needs_input_grad")
+        if heads := self._heads():
+            tracked = ", ".join(writer.names[v] for v in given)
+            writer.lines += [
+                f"need = _needed(ctx.needs_input_grad, {heads}, {tracked})",
+                f"{tracked} = _or_zeros(ctx.results, {tracked})",
+            ]
+        else:
+            writer.lines.append("need = ctx.needs_input_grad")
         missing = [
             (i, name)
             for i, name in enumerate(self.input_names)

@@ -128,13 +128,15 @@ def _clamp_to(c, self, low, high):
 
 @imports("threshold")
 def _threshold(c, self, threshold, value):
-    return c.op("select", [c.op("le", [self, c.scalar(threshold, self)]), c.scalar(value, self), self])
+    # PyTorch rounds the number to the tensor's dtype on a GPU, and does not on a processor.
+    limit = c.scalar(threshold, self) if c.device.type == "cpu" else c.converted(threshold, self.dtype)
+    return c.op("select", [c.op("le", [self, limit]), c.scalar(value, self), self])
 
 
 @imports("hardshrink")
 def _hardshrink(c, self, lambd):
     limit = c.number(lambd)
-    inside = [c.op("ge", [self, c.scalar(-limit, self)]), c.op("le", [self, c.scalar(limit, self)])]
+    inside = [c.op("ge", [self, c.converted(-limit, self.dtype)]), c.op("le", [self, c.converted(limit, self.dtype)])]
     return c.op("select", [c.op("logical_and", inside), c.scalar(0.0, self), self])
 
 
@@ -145,7 +147,9 @@ def _prelu(c, self, weight):
     if weight.rank and self.rank == 0:
         c.decline(reasons.UNSUPPORTED_ATTRIBUTE, "a number with a weight of rank 1")
     positive = c.op("gt", [self, c.scalar(0.0, self)])
-    return c.op("select", [positive, self, c.op("mul", [c.cast(weight, self.dtype), self])])
+    # Not of positive ones: the weight's gradient has nothing of an infinite one.
+    rest = c.op("select", [positive, c.scalar(0.0, self), self])
+    return c.op("select", [positive, self, c.op("mul", [c.cast(weight, self.dtype), rest])])
 
 
 # ---- pointwise, two and three operands ------------------------------------------------------------------------------
@@ -214,7 +218,7 @@ def _comparison(core: str, *spellings: str):
         dtype = c.promoted(self, other)
         if dtype is torch.bool:
             c.decline(reasons.UNSUPPORTED_DTYPE, "comparison of booleans")
-        return c.op(core, [c.cast(self, dtype), c.cast(other, dtype)])
+        return c.op(core, [c.converted(self, dtype), c.converted(other, dtype)])
 
     imports(*(f"{s}.{kind}" for s in spellings for kind in ("Tensor", "Scalar")), name=core)(build)
 

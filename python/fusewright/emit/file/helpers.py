@@ -63,6 +63,25 @@ def _no_such_gradient(needed, name):
         raise RuntimeError(f"{name} required no gradient when this file was emitted: there is none")
 
 
+def _kinds_of(*results):
+    return [(x.shape, x.dtype, x.device) for x in results]
+
+
+def _needed(asked, leads_to, *gradients):
+    """Whose gradient is asked for, and leads to a result that somebody used: an unused head has none, and not zeros."""
+    return [
+        wanted and (i not in leads_to or any(gradients[k] is not None for k in leads_to[i]))
+        for i, wanted in enumerate(asked)
+    ]
+
+
+def _or_zeros(kinds, *gradients):
+    def zeros(shape, dtype, device):
+        return torch.zeros(shape, dtype=dtype, device=device)
+
+    return [zeros(*kinds[i]) if g is None else g for i, g in enumerate(gradients)]
+
+
 def _sizes_of(x):
     """One element with the sizes of x: the backward asks for no more, so the memory of x is not held."""
     return x.new_empty(()).expand(x.shape)
