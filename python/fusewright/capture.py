@@ -22,6 +22,7 @@ from torch._dynamo import bytecode_transformation, convert_frame, exc, output_gr
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import types as dynamo_types
 from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.variables import higher_order_ops
 from torch._subclasses import fake_tensor
 
 from . import reasons
@@ -98,8 +99,6 @@ def _unread() -> list[tuple[object, str, Callable]]:
     if not any(getattr(handler, "root_dir", True) for handler in logging.getLogger("torch.__trace").handlers):
         # All settings of Inductor, which does not run, as JSON.
         found.append((dynamo_utils, "_scrubbed_inductor_config_for_logging", lambda: None))
-    # What a fake tensor refuses is refused by eager right after, in its own words.
-    found.append((fake_tensor, "log", _silent))
     return [(module, name, instead) for module, name, instead in found if hasattr(module, name)]
 
 
@@ -107,17 +106,34 @@ def _is_read(module: object, log: str) -> bool:
     return not hasattr(module, log) or getattr(module, log).isEnabledFor(logging.DEBUG)
 
 
+def _otherwise() -> list[tuple[object, str, Callable]]:
+    """What is to go another way in our captures."""
+    return [
+        # What a fake tensor refuses is refused by eager right after, in its own words.
+        (fake_tensor, "log", _silent),
+        # A graph could hold an autograd.Function only as an operator that no trace keeps (untraced.py). Python calls it
+        # instead, and what stands before and behind it is captured.
+        (getattr(higher_order_ops, "AutogradFunctionApplyVariable", None), "call_function", _left_to_python),
+    ]
+
+
+def _left_to_python(*_args, **_kwargs):
+    raise exc.Unsupported("fusewright leaves an autograd.Function to Python")
+
+
 @contextlib.contextmanager
-def _unlogged():
-    """Without the work that is for logs alone (under the lock, like all that is patched)."""
-    replaced = [(module, name, getattr(module, name), instead) for module, name, instead in _unread()]
-    for module, name, _, instead in replaced:
-        setattr(module, name, instead)
+def _patched():
+    """Without the work that is for logs alone, and `_otherwise` (under the lock, like all that is patched)."""
+    # What this version of PyTorch does not have stays as it is.
+    there = [(owner, name, instead) for owner, name, instead in (*_unread(), *_otherwise()) if hasattr(owner, name)]
+    originals = [getattr(owner, name) for owner, name, _ in there]
+    for owner, name, instead in there:
+        setattr(owner, name, instead)
     try:
         yield
     finally:
-        for module, name, original, _ in replaced:
-            setattr(module, name, original)
+        for (owner, name, _), original in zip(there, originals, strict=True):
+            setattr(owner, name, original)
 
 
 @contextlib.contextmanager
@@ -158,7 +174,7 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
             )
         # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
         settings = {**_settings(), **self._session.settings}
-        with convert_frame.compile_lock, _config.patch(settings), _unlogged(), _without_collections():
+        with convert_frame.compile_lock, _config.patch(settings), _patched(), _without_collections():
             self._session.frame = frame.f_code
             try:
                 result = super().__call__(frame, cache_entry, frame_state)

@@ -14,7 +14,7 @@ CAPTURE_FAILED = "capture_failed"  # Dynamo could not trace the frame: it runs i
 CAPTURE_LIMIT = "capture_limit"  # too many captures of one frame: the known ones stay, others run in eager
 EXPORT_FAILED = "export_failed"  # the traced graph could not be normalised: it runs as Dynamo gave it
 CHECKPOINT = "checkpoint"  # torch.utils.checkpoint inside the model: the graph runs as in eager
-STATE = "state"  # an autograd.Function, functorch, inference mode or the like: the graph runs as Dynamo gave it
+STATE = "state"  # a hook, functorch, inference mode or the like: the graph runs as Dynamo gave it
 MUTATION = (
     "mutation"  # the graph writes into an input that is no buffer of a module, hands such a buffer out, or writes
 )

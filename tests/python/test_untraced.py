@@ -32,10 +32,10 @@ class Rounded(torch.autograd.Function):
         return g + h
 
 
-def same(f, *inputs):
-    """Result, gradients and whether there are any: to the bit, since PyTorch itself runs both."""
+def same(f, *inputs, exactly=True, fast=None):
+    """Result, gradients and whether there are any: to the bit, where PyTorch itself runs both."""
     found, expected = [], []
-    for function, into in ((optimize(f), found), (f, expected)):
+    for function, into in ((fast or optimize(f), found), (f, expected)):
         for _ in range(2):  # as captured, and again
             given = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
             y = function(*given)
@@ -43,7 +43,7 @@ def same(f, *inputs):
             if y.requires_grad:
                 y.sum().backward()
             into.append([x.grad for x in given])
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(found, expected, **({"rtol": 0, "atol": 0} if exactly else {}))
 
 
 def matrices():
@@ -68,10 +68,30 @@ def one_library(x, w):
         return F.scaled_dot_product_attention(q, q, q).tanh()
 
 
+FUNCTIONS = {
+    "beside_another_path": lambda x, w: Reversed.apply((x @ w).tanh() * 3) * 2 + w[:4],
+    "alone": lambda x, w: (Reversed.apply((x @ w).tanh() * 3) * 2).sin(),
+    "two_results": lambda x, w: (sum(Rounded.apply((x @ w).tanh() * 3)) * 2).sin(),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_left_to_python(name):
+    """And what stands around them is fused."""
+    before = fusewright.stats()
+    same(FUNCTIONS[name], *matrices(), exactly=False, fast=optimize(FUNCTIONS[name], strict=True))
+    after = fusewright.stats()
+    assert after["regions"] >= before["regions"] + 2 and after["fallback_calls"] == before["fallback_calls"]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_in_a_graph_of_torch_compile(name, caplog):
+    """There Dynamo has made operators of them already."""
+    same(FUNCTIONS[name], *matrices(), fast=torch.compile(FUNCTIONS[name], backend="fusewright"))
+    assert "state: a trace does not keep autograd_function_apply" in caplog.text
+
+
 STATES = {
-    "function": lambda x, w: Reversed.apply((x @ w).tanh()) * 2 + w[:4],
-    "function_alone": lambda x, w: Reversed.apply((x @ w).tanh()) * 2,
-    "two_results": lambda x, w: sum(Rounded.apply((x @ w).tanh())) * 2,
     "hook": hooked,
     "grad": lambda x, w: torch.func.grad(lambda v: (x @ v).tanh().pow(2).sum())(w) * w,
     "vjp": lambda x, w: torch.func.vjp(lambda v: (x @ v).tanh(), w)[1](x)[0] * w,
@@ -91,12 +111,12 @@ def test_states(name):
 
 def test_a_user_learns_of_it(caplog):
     def f(x):
-        return Reversed.apply(x.tanh()) * 2
+        return torch.func.vmap(torch.tanh)(x) * 2
 
     x = torch.randn(3, requires_grad=True)
     optimize(f)(x).sum().backward()
     (line,) = (record.getMessage() for record in caplog.records if record.name == "fusewright")
-    assert "state: a trace does not keep autograd_function_apply" in line
+    assert "the graph stays PyTorch's (state: a trace does not keep " in line
     with pytest.raises(UnsupportedError) as caught:
         optimize(f, strict=True)(x)
     assert caught.value.reason == reasons.STATE
