@@ -99,7 +99,7 @@ def _unread() -> list[tuple[object, str, Callable]]:
     if not any(getattr(handler, "root_dir", True) for handler in logging.getLogger("torch.__trace").handlers):
         # All settings of Inductor, which does not run, as JSON.
         found.append((dynamo_utils, "_scrubbed_inductor_config_for_logging", lambda: None))
-    return [(module, name, instead) for module, name, instead in found if hasattr(module, name)]
+    return found
 
 
 def _is_read(module: object, log: str) -> bool:
