@@ -106,7 +106,8 @@ STATES = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_states(name):
-    same(STATES[name], *matrices())
+    # Some versions of Dynamo leave hooks to Python, and what stands around them is fused.
+    same(STATES[name], *matrices(), exactly=name != "hook")
 
 
 def test_a_user_learns_of_it(caplog):
