@@ -203,24 +203,21 @@ def _drop_assertions(graph: fx.Graph) -> None:
 
 
 def _drop_identities(graph: fx.Graph) -> None:
-    """What changes nothing is an alias: broadcast_tensors of equal shapes, as the losses write it, and type_as of the
-    same dtype, which would wait for a tensor of which it takes nothing."""
+    """broadcast_tensors of equal shapes, as the losses write it, is one alias for each operand; type_as of the same
+    dtype is its operand, and would wait for a tensor of which it takes nothing."""
     for node in list(graph.nodes):
         if node.target is _aten.broadcast_tensors.default:
             for user in list(node.users):
-                _alias_if_equal(graph, user, node.args[0][user.args[1]])
+                operand = node.args[0][user.args[1]]
+                if operand.meta["val"].shape == user.meta["val"].shape:
+                    with graph.inserting_before(node):
+                        alias = graph.call_function(_aten.alias.default, (operand,))
+                    alias.meta = dict(user.meta)
+                    user.replace_all_uses_with(alias)
         elif node.target is _aten.type_as.default:
-            _alias_if_equal(graph, node, node.args[0])
-
-
-def _alias_if_equal(graph: fx.Graph, node: fx.Node, operand: fx.Node) -> None:
-    before, after = operand.meta["val"], node.meta["val"]
-    if (before.shape, before.dtype, before.device) != (after.shape, after.dtype, after.device):
-        return
-    with graph.inserting_before(node):
-        alias = graph.call_function(_aten.alias.default, (operand,))
-    alias.meta = dict(node.meta)
-    node.replace_all_uses_with(alias)
+            before, after = node.args[0].meta["val"], node.meta["val"]
+            if (before.dtype, before.device) == (after.dtype, after.device):
+                node.replace_all_uses_with(node.args[0])
 
 
 def source_name(placeholder: fx.Node) -> str:

@@ -16,12 +16,13 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from . import reasons
+from . import autocast, reasons
 from .errors import Decline
 
 # Functions of Dynamo's graphs that return nothing and are no state: they check, or change their arguments.
 _WITHOUT_RESULT = ("setitem", "_assert", "_check", "_foreach_", "_fused_")
-_HIDES = ("detach", "detach_", "data", "_get_data_attr", "_set_grad_enabled")
+_DETACHES = ("detach", "detach_", "data", "_get_data_attr")
+_HIDING = (*_DETACHES, "_set_grad_enabled")
 
 
 def check_states(gm: fx.GraphModule, known: set) -> None:
@@ -51,15 +52,23 @@ def check_writes(gm: fx.GraphModule, examples: list) -> None:
 
     In eager the value keeps its history. In a functional graph it is another value, whose history is that of the write.
     """
-    if not any(_name(node.target) in _HIDES for node in _nodes(gm)):
+    if not any(_hides(node) for node in _nodes(gm)):
         return
-    enabled = torch.is_grad_enabled()
+    enabled, state = torch.is_grad_enabled(), autocast.current()
     mode = next((x.fake_mode for x in examples if isinstance(x, torch._subclasses.FakeTensor)), None)
     try:
         with torch._guards.tracing(None), mode or torch._subclasses.FakeTensorMode():
             _Rehearsal(gm).run(*(_own(x) for x in examples))
     finally:
         torch._C._set_grad_enabled(enabled)
+        autocast.enter(state)
+
+
+def _hides(node: fx.Node) -> bool:
+    """Whether the node may part tensors of one memory into those that autograd follows and others."""
+    name = _name(node.target).partition(".")[0]
+    as_other_dtype = name == "view" and any(isinstance(x, torch.dtype) for x in (*node.args, *node.kwargs.values()))
+    return name in _HIDING or as_other_dtype
 
 
 class _Rehearsal(fx.Interpreter):
@@ -67,41 +76,62 @@ class _Rehearsal(fx.Interpreter):
 
     def __init__(self, gm: fx.GraphModule):
         super().__init__(gm)
-        self.followed: dict[int, torch.UntypedStorage] = {}  # memory of values that have a history
+        self.inputs: list[torch.Tensor] = []
+
+    def placeholder(self, target, args, kwargs):
+        value = super().placeholder(target, args, kwargs)
+        self.inputs += _tensors(value)
+        return value
 
     def run_node(self, node):
-        with _Writes(self.followed):
+        with _Writes() as writes:
             result = super().run_node(node)
-        for x in tree_leaves(result):
-            if isinstance(x, torch.Tensor) and x.requires_grad:
-                self.followed[_memory(x)] = x.untyped_storage()  # held, so that no other gets its number
+        for func, target, enabled in writes.seen:
+            # What is read later: values that are not are gone from the interpreter.
+            living = [target, *self.inputs, *_tensors(list(self.env.values())), *_tensors(result)]
+            followed = {_is_followed(x) for x in living if _memory(x) == _memory(target)}
+            if True in followed and (not enabled or False in followed):
+                raise Decline(reasons.MUTATION, f"{func} writes behind autograd's back into what has a gradient")
+        if not torch.is_grad_enabled() and _name(node.target) not in _DETACHES:
+            self._check_views(node, _tensors(result))
         return result
+
+    def _check_views(self, node: fx.Node, results: list[torch.Tensor]) -> None:
+        """A view of what was written into is made again where it is read: with a history there."""
+        for x in _tensors([self.env.get(source) for source in node.all_input_nodes]):
+            if x._version > 0 and _is_followed(x):
+                if any(_memory(y) == _memory(x) and not _is_followed(y) for y in results):
+                    raise Decline(reasons.MUTATION, "a view without gradients of what was written into")
 
 
 class _Writes(TorchDispatchMode):
-    def __init__(self, followed: dict):
+    def __init__(self):
         super().__init__()
-        self.followed = followed
+        self.seen: list[tuple] = []  # operator, what it writes into, whether gradients are enabled
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         for i, parameter in enumerate(func._schema.arguments):
             if parameter.alias_info is not None and parameter.alias_info.is_write:
-                for x in tree_leaves(args[i] if i < len(args) else kwargs.get(parameter.name)):
-                    if isinstance(x, torch.Tensor) and _memory(x) in self.followed and not _seen_by_autograd(x):
-                        raise Decline(
-                            reasons.MUTATION, f"{func} writes behind autograd's back into what has a gradient"
-                        )
+                for x in _tensors(args[i] if i < len(args) else kwargs.get(parameter.name)):
+                    self.seen.append((func, x, torch.is_grad_enabled()))
         return func(*args, **kwargs)
 
 
-def _seen_by_autograd(x: torch.Tensor) -> bool:
-    # A view learns that its base has a history when it is asked for its own.
-    return torch.is_grad_enabled() and (x.grad_fn is not None or x.requires_grad)
+def _is_followed(x: torch.Tensor) -> bool:
+    try:
+        # A view learns that its base has a history when it is asked for its own.
+        return x.grad_fn is not None or (x.requires_grad and not x._is_view())
+    except RuntimeError:  # a view made without gradients, whose base was changed: eager hands it out, and no history
+        return False
 
 
 def _memory(x: torch.Tensor) -> int:
     return x.untyped_storage()._cdata
+
+
+def _tensors(values: object) -> list[torch.Tensor]:
+    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
 
 
 def _own(x: object) -> object:

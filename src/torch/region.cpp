@@ -296,7 +296,8 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     return result;
   }
 
-  // An input that leads only to results of which nobody asked the gradient, an unused head, has none, and not zeros.
+  // An input that leads only to results of which nobody asked the gradient, an unused head, has none, and not zeros:
+  // save where a hook would be handed it.
   static void drop_unreached(const Region& region, const Program& program, const variable_list& of_results,
                              variable_list& of_inputs) {
     std::vector<bool> given;
@@ -306,9 +307,16 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     for (size_t i = 0; i < leads.size(); ++i) {
       bool reached = false;
       for (size_t k = 0; k < given.size(); ++k) reached = reached || (given[k] && leads[i][k]);
-      if (!reached)
-        of_inputs[static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]))] = at::Tensor();
+      const auto place = static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]));
+      if (!reached && !is_hooked(torch::autograd::get_current_node()->next_edge(place)))
+        of_inputs[place] = at::Tensor();
     }
+  }
+
+  static bool is_hooked(const torch::autograd::Edge& edge) {
+    if (!edge.is_valid()) return false;
+    const torch::autograd::Node& next = *edge.function;
+    return !next.tensor_pre_hooks().empty() || !next.pre_hooks().empty() || next.tensor_post_acc_grad_hooks();
   }
 
   // Gradients of `is_grads_batched` and `jacobian(vectorize=True)`: one after the other.

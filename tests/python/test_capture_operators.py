@@ -218,6 +218,11 @@ def test_a_dtype_that_stays(same):
     check(f, [torch.randn(3, 4), torch.randn(3, 4)], layouts=["contiguous"])
 
 
+def test_a_dtype_that_stays_is_the_tensor():
+    x, y = torch.randn(3), torch.randn(3)
+    assert fusewright.optimize(lambda x, y: (x.tanh() * 2, y.type_as(x)), strict=True)(x, y)[1] is y
+
+
 def test_an_expansion_to_sizes_of_another_input():
     check(lambda x, m: torch.tanh(x) * m[:1].expand(x.shape), [torch.randn(3, 4), torch.randn(3, 4)], dynamic=True)
 

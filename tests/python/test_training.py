@@ -492,6 +492,16 @@ def test_an_unused_head_has_no_gradient():
         torch.testing.assert_close(found[1 + used], expected[1 + used])
 
 
+def test_a_hook_of_an_unused_head_is_handed_a_tensor():
+    def heads(x, w):
+        h = torch.tanh(x)
+        return h * 2, torch.sigmoid(h * w)
+
+    w = torch.randn(4, requires_grad=True)
+    w.register_hook(lambda g: g.clamp(-1, 1))
+    optimize(heads, strict=True)(torch.randn(3, 4, requires_grad=True), w)[0].sum().backward()
+
+
 def test_batched_gradients():
     w = torch.randn(3, requires_grad=True)
 

@@ -181,7 +181,39 @@ def with_gradients_again(x, w):
     return y.cos()
 
 
+def of_rows(x, w):
+    y = torch.zeros(4, 6)
+    for i in range(4):
+        y[i] = (x[i] @ w).tanh()
+    with torch.no_grad():
+        y.clamp_(-0.5, 0.5)
+    return y * 2
+
+
+def history_into_data(x, w):
+    c = torch.zeros(6)
+    c.data.add_((x @ w).mean(0))
+    return (x @ w - c).tanh()
+
+
+def bits(x, w):
+    q = w.clone()
+    q.view(torch.int32).bitwise_and_(-65536)
+    return (x @ q).tanh()
+
+
+def view_without_gradients(x, w):
+    y = F.relu(x @ w, inplace=True)
+    with torch.no_grad():
+        t = y[:, :3]
+    return (y[:, :3].sigmoid() - t).square()
+
+
 HIDDEN = {
+    "rows": of_rows,
+    "history": history_into_data,
+    "bits": bits,
+    "view_of_written": view_without_gradients,
     "add": lambda x, w: written(x, w, lambda y: y.add_(1)),
     "mask": lambda x, w: written(x, w, lambda y: y.masked_fill_(y > 1, 0.5)),
     "slice": lambda x, w: written(x, w, lambda y: y[:, 0].zero_()),
@@ -231,7 +263,20 @@ def an_input(x, w):
     return (y @ w).tanh()
 
 
-@pytest.mark.parametrize("f", [fresh, copied, an_input])
+def a_target(x, w):
+    t = (x @ w).detach()
+    t.mul_(2)  # and nobody reads the product itself
+    return ((x @ w).tanh() - t).square()
+
+
+def a_detached_view(x, w):
+    y = F.relu(x @ w, inplace=True)
+    with torch.no_grad():
+        t = y.detach()
+    return (y.sigmoid() - t).square()
+
+
+@pytest.mark.parametrize("f", [fresh, copied, an_input, a_target, a_detached_view])
 def test_writes_into_what_has_no_gradient_are_traced(f):
     check(f, list(matrices()), layouts=["contiguous"])
 
@@ -250,6 +295,30 @@ def test_a_counting_module_is_traced():
             return F.gelu(y - self.mean)
 
     check(Counting(), [torch.randn(4, 6)], layouts=["contiguous"])
+
+
+def test_a_history_does_not_reach_a_buffer():
+    class Center(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(6, 6)
+            self.register_buffer("center", torch.zeros(6))
+
+        def forward(self, x):
+            y = self.linear(x)
+            self.center.data.mul_(0.9).add_(y.mean(0) * 0.1)
+            return torch.tanh(y - self.center)
+
+    plain = Center()
+    ours = optimize(copy.deepcopy(plain))
+    for _ in range(3):
+        x = torch.randn(4, 6)
+        for model in (ours, plain):
+            model.zero_grad()
+            model(x).sum().backward()
+        assert not ours.center.requires_grad
+        torch.testing.assert_close(ours.state_dict(), plain.state_dict(), rtol=0, atol=0)
+        torch.testing.assert_close(ours.linear.bias.grad, plain.linear.bias.grad, rtol=0, atol=0)
 
 
 # ---- copy_ has no functional form with a derivative ----------------------------------------------------------------
