@@ -315,7 +315,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
   static bool is_hooked(const torch::autograd::Edge& edge) {
     if (!edge.is_valid()) return false;
-    const torch::autograd::Node& next = *edge.function;
+    torch::autograd::Node& next = *edge.function;
     return !next.tensor_pre_hooks().empty() || !next.pre_hooks().empty() || next.tensor_post_acc_grad_hooks();
   }
 
