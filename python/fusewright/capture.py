@@ -99,6 +99,9 @@ def _unread() -> list[tuple[object, str, Callable]]:
     if not any(getattr(handler, "root_dir", True) for handler in logging.getLogger("torch.__trace").handlers):
         # All settings of Inductor, which does not run, as JSON.
         found.append((dynamo_utils, "_scrubbed_inductor_config_for_logging", lambda: None))
+    if not _is_read(fake_tensor, "log"):
+        # What a fake tensor refuses is refused by eager right after, in its own words.
+        found.append((fake_tensor, "log", _silent))
     return found
 
 
@@ -109,8 +112,6 @@ def _is_read(module: object, log: str) -> bool:
 def _otherwise() -> list[tuple[object, str, Callable]]:
     """What is to go another way in our captures."""
     return [
-        # What a fake tensor refuses is refused by eager right after, in its own words.
-        (fake_tensor, "log", _silent),
         # A graph could hold an autograd.Function only as an operator that no trace keeps (untraced.py). Python calls it
         # instead, and what stands before and behind it is captured.
         (getattr(higher_order_ops, "AutogradFunctionApplyVariable", None), "call_function", _left_to_python),

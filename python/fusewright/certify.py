@@ -173,9 +173,8 @@ class Certificate:
             lines += [f"  {case}: {reason}" for case, reason in self.refused]
         lines += ["", *self.notes] if self.notes else []
         lines += ["", *(f"WRONG: {problem}" for problem in self.problems)] if self.problems else []
-        right = sum(case.ok for case in self.cases)
-        count, total = (right, len(self.cases)) if self.ok else (len(self.cases) - right, len(self.cases))
-        return "\n".join((*lines, "", f"{'right' if self.ok else 'WRONG'}: {count} of {total} cases"))
+        count = sum(case.ok == self.ok for case in self.cases)
+        return "\n".join((*lines, "", f"{'right' if self.ok else 'WRONG'}: {count} of {len(self.cases)} cases"))
 
 
 def certify(

@@ -258,16 +258,13 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   static variable_list gradients_of_inputs(const Call& call, variable_list saved, const variable_list& gradients) {
     const Program& program = call.executable->program();
     variable_list result(static_cast<size_t>(tensor_count(program.forward)) + 1);
-    auto place_of = [&](size_t i) {
-      return static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]));
-    };
     if (call.traced || traced(saved)) {
       Below below;
       at::NoGradGuard no_grad;
       variable_list given = gradients_of_results(call, gradients);
       static auto operation = find_operator<RunBackward>("fusewright::run_backward");
       variable_list outputs = operation.call(call.region->handle(), saved, given, call.scalars, positions(call.wrt));
-      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = outputs[i];
+      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(program, i)] = outputs[i];
     } else {
       Below below;
       at::NoGradGuard no_grad;
@@ -290,10 +287,15 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
                                                return call.executable->backward().run(host, std::move(inputs), scalars);
                                              });
       variable_list unwrapped = unwrap_all(outputs);
-      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(i)] = std::move(unwrapped[i]);
+      for (size_t i = 0; i < outputs.size(); ++i) result[place_of(program, i)] = std::move(unwrapped[i]);
     }
     drop_unreached(*call.region, program, gradients, result);
     return result;
+  }
+
+  // Where a gradient of the backward goes among the tensors of the call.
+  static size_t place_of(const Program& program, size_t gradient) {
+    return static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[gradient]));
   }
 
   // An input that leads only to results of which nobody asked the gradient, an unused head, has none, and not zeros:
@@ -307,7 +309,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     for (size_t i = 0; i < leads.size(); ++i) {
       bool reached = false;
       for (size_t k = 0; k < given.size(); ++k) reached = reached || (given[k] && leads[i][k]);
-      const auto place = static_cast<size_t>(tensor_index(program.forward, program.gradient_for_input[i]));
+      const size_t place = place_of(program, i);
       if (!reached && !is_hooked(torch::autograd::get_current_node()->next_edge(place)))
         of_inputs[place] = at::Tensor();
     }
@@ -459,8 +461,9 @@ bool may_update(const Region& region, const Program& program, at::TensorList inp
     // Hooks for saved tensors may keep the elements, those before the update; and the new value would be kept as the
     // buffer, with the version before.
     for (const Program::Saved& s : program.saved) {
-      const int updated = s.is_input ? static_cast<int>(u.input) : static_cast<int>(u.output);
-      if (!s.sizes_only && (s.is_input ? tensor_index(program.forward, s.index) : s.index) == updated) return false;
+      const bool old =
+          s.is_input && !s.sizes_only && tensor_index(program.forward, s.index) == static_cast<int>(u.input);
+      if (old || (!s.is_input && s.index == static_cast<int>(u.output))) return false;
     }
   }
   return true;
