@@ -166,18 +166,19 @@ class Refuse : public torch::autograd::Function<Refuse> {
   }
 };
 
-bool is_negated(const at::Tensor& t) { return t.defined() && t.is_neg(); }
+// Views that negate, and zeros that PyTorch hands on as a gradient without giving them memory.
+bool lies_otherwise(const at::Tensor& t) { return t.defined() && (t.is_neg() || t._is_zerotensor()); }
 
 bool is_batched(const at::Tensor& t) {
   return t.defined() &&
          t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched}));
 }
 
-// Elements as memory has them: the dispatcher resolves a view that negates only below autograd.
+// Elements as memory has them: the dispatcher resolves such tensors only below autograd.
 std::vector<at::Tensor> as_in_memory(at::TensorList tensors) {
   std::vector<at::Tensor> result(tensors.begin(), tensors.end());
   for (at::Tensor& t : result)
-    if (is_negated(t)) t = t.resolve_neg();
+    if (lies_otherwise(t)) t = t._is_zerotensor() ? t.clone() : t.resolve_neg();
   return result;
 }
 
@@ -241,7 +242,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    if (std::any_of(gradients.begin(), gradients.end(), is_negated)) gradients = as_in_memory(gradients);
+    if (std::any_of(gradients.begin(), gradients.end(), lies_otherwise)) gradients = as_in_memory(gradients);
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
     const bool differentiable_again = at::GradMode::is_enabled();
@@ -439,7 +440,7 @@ Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Execut
 }
 
 Results run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
-  if (std::any_of(inputs.begin(), inputs.end(), is_negated)) return run_autograd(handle, as_in_memory(inputs), scalars);
+  if (std::any_of(inputs.begin(), inputs.end(), lies_otherwise)) return run_autograd(handle, as_in_memory(inputs), scalars);
   std::shared_ptr<Region> region = Region::find(handle);
   std::vector<bool> wrt = wanted_gradients(*region, inputs);
   if (!wrt.empty()) {
