@@ -81,7 +81,7 @@ std::vector<bool> Graph::borrowed_outputs() const {
   for (const Output& output : outputs) {
     const Value from = base(output.value);
     bool borrowed = (*this)[from].op == Op::input && !(output.is_gradient() && from == output.value);
-    if (output.is_gradient()) {
+    if (output.is_gradient() && (*this)[from].op != Op::constant) {  // zeros have memory of their own
       std::set<Value>& earlier = gradients[from];
       if (!earlier.empty() && !earlier.count(output.value)) borrowed = true;
       if (!borrowed) earlier.insert(output.value);

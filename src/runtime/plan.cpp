@@ -267,12 +267,12 @@ struct Plan::Run {
     Tensor& tensor = values[place(v)];
     if (tensor) return tensor;
     const Node& node = plan.graph_[v];
-    if (node.op == Op::constant) {
-      tensor.dtype = node.type.dtype;
+    if (const Node& base = plan.graph_[plan.graph_.base(v)]; base.op == Op::constant) {
+      require(base.number("value") == 0, "a constant result other than 0 needs a kernel");
+      tensor = sizes->tensors[place(v)];  // not one number repeated: a hook may write to a gradient
       host.allocate(tensor);
       host.clear(tensor);
       follows = false;
-      require(node.number("value") == 0, "a constant result other than 0 needs a kernel");
       return tensor;
     }
     if (node.kind() != Kind::movement) fail(plan.graph_.describe(v), ": read before it was computed");

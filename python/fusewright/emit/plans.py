@@ -71,8 +71,12 @@ class PlanWriter:
         node = self.values[value]
         name = self.new_name(value)
         self._views.add(value)
-        if node["op"] == "constant":
-            self.lines.append(f"{name} = torch.zeros((), dtype={_DTYPES[node['dtype']]}, device=device)")
+        base = node
+        while base["kind"] == "movement":
+            base = self.values[base["operands"][0]]
+        if base["op"] == "constant":  # not one number repeated: a hook may write to a gradient
+            arguments = f"dtype={_DTYPES[node['dtype']]}, device=device"
+            self.lines.append(f"{name} = torch.zeros({self.sizes(node['shape'])}, {arguments})")
             return name
         assert node["kind"] == "movement", f"{node['op']} is read before it is computed"
         source = self.name(node["operands"][0])
