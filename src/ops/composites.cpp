@@ -150,15 +150,38 @@ Expr variance_of(Expr x, const Ints& dims, bool keepdim, double correction) {
 
 // The rounded mean of numbers far from 0 is off by much of their spread: what is left of the mean of the distances
 // says by how much. Mathematically that is 0, also in the derivative.
-Expr var(const Context& c) {
-  Expr x = widen(c.x());
+Expr corrected_variance(const Context& c, Expr x) {
   Ints dims = reduced_dims(c);
   Expr count = {x.b, x.b->extent(count_of(x, dims), x.dtype())};
   Expr left = held(mean_of(x - mean_of(x, dims, true), dims, c.flag("keepdim")));
   Expr biased = variance_of(x, dims, c.flag("keepdim"), 0) - square(left);
   double correction = c.number("correction");
   Expr divisor = correction == 0 ? count : apply(Op::maximum, count - correction, count.constant(0));
-  return (correction == 0 ? biased : biased * count / divisor).cast(c.x().dtype());
+  return correction == 0 ? biased : biased * count / divisor;
+}
+
+Expr var(const Context& c) { return corrected_variance(c, widen(c.x())).cast(c.x().dtype()); }
+
+// The derivative is 0 where the result is 0, as PyTorch's standard deviation and norm have it.
+Expr root(Expr x) {
+  Expr zero = apply(Op::eq, x, x.constant(0));
+  return select(zero, x.constant(0), apply(Op::sqrt, select(zero, x.constant(1), x)));
+}
+
+// The variance may leave the range of a type that holds its root. f16 has room in f32. On processors PyTorch forms it
+// in f64; on GPUs in f32.
+Expr stddev(const Context& c) {
+  const bool in_f64 = !c.cuda && c.x().dtype() != DType::f16;
+  Expr x = in_f64 ? c.x().cast(DType::f64) : widen(c.x());
+  return root(corrected_variance(c, x)).cast(c.x().dtype());
+}
+
+Expr vector_norm(const Context& c) {
+  Expr x = widen(c.x());
+  const bool euclidean = c.node.integer("order") == 2;
+  require(euclidean || c.node.integer("order") == 1, "vector_norm: the order is 1 or 2");
+  Expr total = (euclidean ? square(x) : apply(Op::abs, x)).sum(reduced_dims(c), c.flag("keepdim"));
+  return (euclidean ? root(total) : total).cast(c.x().dtype());
 }
 
 // The first position whose element is the extreme one; NaN counts as extreme.

@@ -335,6 +335,8 @@ Type infer_composite(Inference& in) {
   switch (in.op) {
     case Op::mean:
     case Op::var:
+    case Op::stddev:
+    case Op::vector_norm:
     case Op::logsumexp:
     case Op::argmax:
     case Op::argmin:

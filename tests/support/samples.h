@@ -158,6 +158,10 @@ inline const std::vector<Sample>& samples() {
 
       {"mean", unary("mean", "{dims = (0), keepdim = 1}")},
       {"var", unary("var", "{dims = (1), keepdim = 0, correction = 1}")},
+      {"stddev", unary("stddev", "{dims = (1), keepdim = 0, correction = 1}")},
+      {"vector_norm",
+       "graph(%x: f64[n, c]) { %a = vector_norm(%x) {dims = (1), keepdim = 0, order = 1} "
+       "%b = vector_norm(%x) {dims = (0), keepdim = 1, order = 2} return %a, %b }"},
       {"argmax",
        "graph(%x: f64[n, c]) { %i = argmax(%x) {dims = (1), keepdim = 0} %y = cast(%i) {dtype = f64} return %y }"},
       {"argmin",

@@ -81,19 +81,6 @@ def _argmax(c, self, dim, keepdim):
     return _reduce(c, c.row.name, x, 0 if dim is None else dim, keepdim)
 
 
-def _variance(c, self, dim, correction, keepdim):
-    if not self.dtype.is_floating_point:
-        c.decline(reasons.UNSUPPORTED_DTYPE, "variance of complex numbers")
-    return _reduce(c, "var", self, dim, keepdim, correction=c.number(correction))
-
-
-def _root(c, x):
-    # sqrt whose derivative is 0 where the result is 0, as std and norm have it (sqrt's own is infinite there).
-    zero = c.op("eq", [x, c.scalar(0.0, x, runtime=False)])
-    safe = c.op("select", [zero, c.scalar(1.0, x, runtime=False), x])
-    return c.op("select", [zero, c.scalar(0.0, x, runtime=False), c.op("sqrt", [safe])])
-
-
 @imports("var.correction", "std.correction")
 def _var_correction(c, self, dim, correction, keepdim):
     return _var_or_std(c, self, dim, 1 if correction is None else correction, keepdim)
@@ -110,8 +97,10 @@ def _var_all(c, self, unbiased):
 
 
 def _var_or_std(c, self, dim, correction, keepdim):
-    variance = _variance(c, self, dim, correction, keepdim)
-    return _root(c, variance) if c.row.name == "std" else variance
+    if not self.dtype.is_floating_point:
+        c.decline(reasons.UNSUPPORTED_DTYPE, "variance of complex numbers")
+    name = "stddev" if "std" in str(c.node.target) else "var"
+    return _reduce(c, name, self, dim, keepdim, correction=c.number(correction))
 
 
 @imports("var_mean.correction", "std_mean.correction", name="var_mean")
@@ -130,11 +119,10 @@ def _var_mean_all(c, self, unbiased):
 
 
 def _var_mean(c, self, dim, correction, keepdim):
-    def spread():
-        variance = _variance(c, self, dim, correction, keepdim)
-        return _root(c, variance) if "std" in str(c.node.target) else variance
-
-    return (spread, lambda: _reduce(c, "mean", self, dim, keepdim))
+    return (
+        lambda: _var_or_std(c, self, dim, correction, keepdim),
+        lambda: _reduce(c, "mean", self, dim, keepdim),
+    )
 
 
 @imports("logsumexp")
@@ -146,11 +134,9 @@ def _logsumexp(c, self, dim, keepdim):
 def _vector_norm(c, self, ord, dim, keepdim):
     x = c.cast(self, c.result_dtype)
     order = c.number(ord)
-    if order == 2:
-        return _root(c, _reduce(c, "sum", c.op("square", [x]), dim, keepdim))
-    if order == 1:
-        return _reduce(c, "sum", c.op("abs", [x]), dim, keepdim)
-    return c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"a norm of order {order}")
+    if order not in (1, 2):
+        c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"a norm of order {order}")
+    return _reduce(c, "vector_norm", x, dim, keepdim, order=int(order))
 
 
 @imports("softmax.int", "log_softmax.int", "_softmax", "_log_softmax")
