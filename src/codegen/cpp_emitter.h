@@ -11,7 +11,7 @@ namespace fusewright {
 
 class CppEmitter : Emitter {
  public:
-  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel, choose_schedule(graph, kernel)) {}
+  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel, choose_schedule(graph, kernel), true) {}
 
   KernelCode run() {
     write_header();
@@ -105,6 +105,7 @@ class CppEmitter : Emitter {
   void write_window(int s, const std::string& n);
   std::string base_position(const Axis& t) const { return t.base < 0 ? "0" : "c[" + std::to_string(t.base) + "]"; }
   void open_tap(int s, size_t k, const std::string& n);
+  std::string tap_position(int a) const;
   void write_window_body(int s, const std::string& n, const std::string& best, int index, bool gather);
   void write_tap_load(int window, int s, const std::string& begin, const std::string& end);
   std::string average_divisor(int s, bool gradient) const;

@@ -100,7 +100,7 @@ std::string CppEmitter::row_value(int s) const {
   if (step(s).role == Role::reduce) {
     std::string name = to_string(s) + lane();
     std::string value = "static_cast<" + reg(s) + ">(sums.a" + name + ")";
-    return tracks_nan(s) ? "sums.n" + name + " ? " + literal(NAN, dtype(s)) + " : " + value : value;
+    return rounded(s, tracks_nan(s) ? "sums.n" + name + " ? " + literal(NAN, dtype(s)) + " : " + value : value);
   }
   int operand = operand_of_[static_cast<size_t>(s)].load;
   return "fw::convert<" + reg(s) + ">(" + pointer(operand) + "[" + row_index(s, operand) + "])";

@@ -151,6 +151,7 @@ std::string CppEmitter::position(int s, const std::string& element) const {
   std::string text = "fw::i64(0)";
   for (int a : step(s).dims[0]) {
     std::string here = a == nest().inner ? "(first + " + element + ")" : "c[" + to_string(a) + "]";
+    if (axis(a).tap) here = tap_position(a);
     text = "(" + text + ") * a.sizes[" + to_string(a) + "] + " + here;
   }
   return text;
@@ -176,7 +177,7 @@ void CppEmitter::write_line(int p, const std::vector<int>& steps) {
   }
   for (int s : sides_in(p)) {
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line(reg(s), "* side", to_string(s), " = ", pointer(operand), " + offset[", to_string(operand), "]",
+    line("double* side", to_string(s), " = ", pointer(operand), " + offset[", to_string(operand), "]",
          inner_varying(s) ? " + first" : "", ";");
   }
   write_inner_loop(p, steps);
@@ -314,7 +315,7 @@ std::vector<CppEmitter::Parameter> CppEmitter::loop_parameters(int p, const std:
   }
   for (int s : sides_in(p)) {
     read(step(s).operands[0]);
-    add(reg(s) + "* __restrict", "side" + to_string(s));
+    add("double* __restrict", "side" + to_string(s));
   }
   return parameters;
 }

@@ -41,6 +41,13 @@ void CppEmitter::write_window(int s, const std::string& n) {
   write_window_body(s, n, best, index, gather);
   for (size_t k = 0; k < step(s).taps.size(); ++k) close();
   if (node(s).op == Op::avg_pool) write_average(s, n);
+  for (int other : group) {
+    if (!step(other).rounded) continue;
+    const std::string element = "w" + to_string(other) + "[i]";
+    open("for (int i = 0; i < ", n, "; ++i)");
+    line(element, " = ", rounded(other, element), ";");
+    close();
+  }
 }
 
 // Loop over one dimension of the window; t<axis> is the position read, [from, to) the elements of the line for which
@@ -76,6 +83,14 @@ void CppEmitter::open_tap(int s, size_t k, const std::string& n) {
   }
 }
 
+// The position that a tap reads, inside the loop over the elements j that it serves.
+std::string CppEmitter::tap_position(int a) const {
+  const std::string id = to_string(a);
+  const bool along_line = nest().inner >= 0 && axis(a).base == nest().inner;
+  if (!along_line) return "t" + id;
+  return axis(a).gather ? "(t" + id + " + j)" : "(u" + id + " + j * " + to_string(axis(a).stride) + ")";
+}
+
 void CppEmitter::write_window_body(int s, const std::string& n, const std::string& best, int index, bool gather) {
   int inner = inner_tap(s);
   std::string begin = "0", end = n;
@@ -87,7 +102,7 @@ void CppEmitter::write_window_body(int s, const std::string& n, const std::strin
     if (step(load).role == Role::load && in_window(load)) write_tap_load(s, load, begin, end);
   for (int other : steps)
     if (step(other).role != Role::load && !window_line(other))
-      line("const ", reg(other), " v", to_string(other), " = ", compute(other), ";");
+      line("const ", reg(other), " v", to_string(other), " = ", scalar_value(other), ";");
   out_ += "#pragma omp simd\n";
   open("for (int j = ", begin, "; j < ", end, "; ++j)");
   line("const int i = ", inner >= 0 && gather ? "from + j * " + to_string(axis(inner).stride) : "j", ";");

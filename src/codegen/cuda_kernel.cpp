@@ -32,7 +32,8 @@ const std::string& cuda_tile_prelude() {
 }
 
 CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
-    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers)),
+    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers),
+              false),
       kind_(text) {
   if (nest().kind != LoopNest::Kind::row) {
     anchor_axes_ = row_axes();
@@ -208,6 +209,7 @@ bool CudaEmitter::operand_varies(int operand, int a) const {
 
 // Position on an axis, for element i of the vector.
 std::string CudaEmitter::coordinate(int a, const std::string& i) const {
+  if (axis(a).tap) return "t" + to_string(a);
   if (a == nest().inner) return "(" + std::string(inner_in_row() ? "row." : at_) + "pos + " + i + ")";
   return (is_row_axis(a) ? "row.c" : at_ + "c") + to_string(a);
 }
@@ -285,13 +287,13 @@ bool CudaEmitter::counts_row(int s) const {
 std::string CudaEmitter::computed(int s) const {
   if (node(s).op != Op::div) return compute(s);
   const int by = step(s).operands[1];
-  if (counts_row(by)) return "fw::over_row(" + use(step(s).operands[0]) + ", " + use(by) + ")";
+  if (counts_row(by)) return rounded(s, "fw::over_row(" + use(step(s).operands[0]) + ", " + use(by) + ")");
   std::string divisor = "row.d" + to_string(by) + (row_array(by) ? "[i]" : "");
   if (step(by).role == Role::scalar)
     divisor = divisor_of_number(by);
   else if (row_level(s) || !is_divisor(by))
     return compute(s);
-  return "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")";
+  return rounded(s, "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")");
 }
 
 std::string CudaEmitter::made_divisor(int s) const {
@@ -309,7 +311,8 @@ std::string CudaEmitter::accumulator_type(int s) const { return register_type(dt
 // Accumulates what s reduces. A product is added in one instruction: the compiler would not do that across a condition.
 std::string CudaEmitter::accumulate(int s, const std::string& total) const {
   const int value = step(s).operands[0];
-  const bool here = step(value).role == Role::compute && !row_level(value) && !(carried(value) && stage(value) < pass_);
+  const bool here = step(value).role == Role::compute && !step(value).rounded && !row_level(value) &&
+                    !(carried(value) && stage(value) < pass_);
   const bool real = is_float(dtype(s)) && compute_type(dtype(value)) == compute_type(dtype(s));
   if (node(s).op != Op::sum || node(value).op != Op::mul || !here || !real) return combine(s, total, use(value));
   return total + " = fw::mad(" + use(step(value).operands[0]) + ", " + use(step(value).operands[1]) + ", " + total +
@@ -663,8 +666,8 @@ std::string CudaEmitter::row_value(int s) const {
   if (step(s).role == Role::compute) return computed(s);
   const std::string i = is_column() ? "i" : "0";
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
-    return "sums.m" + to_string(m->second) + (s == m->first ? ".sum(" + i + ")" : ".squares[" + i + "]");
-  return "sums.a" + to_string(s) + (own_column_ ? "[0]" : is_column() ? "[i]" : "");
+    return rounded(s, "sums.m" + to_string(m->second) + (s == m->first ? ".sum(" + i + ")" : ".squares[" + i + "]"));
+  return rounded(s, "sums.a" + to_string(s) + (own_column_ ? "[0]" : is_column() ? "[i]" : ""));
 }
 
 std::string CudaEmitter::row_index(int s, int operand) const {

@@ -54,6 +54,13 @@ void CudaEmitter::write_window(int s) {
     line(best, "[i] /= ", divisor(s, position, extent), ";");
     close();
   }
+  for (int other : group) {
+    if (!step(other).rounded) continue;
+    const std::string element = "w" + to_string(other) + "[i]";
+    open_lanes(other);
+    line(element, " = ", rounded(other, element), ";");
+    close();
+  }
 }
 
 void CudaEmitter::open_lanes(int s) {

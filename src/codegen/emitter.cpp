@@ -8,7 +8,8 @@ namespace fusewright {
 
 using std::to_string;
 
-Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest) : graph_(graph), kernel_(kernel) {
+Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, bool wide_sides)
+    : graph_(graph), kernel_(kernel) {
   code_.nest = std::move(nest);
   code_.axes = kernel.axes;
   code_.name = kernel_name(graph, kernel, code_.nest.name());
@@ -16,14 +17,15 @@ Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest) : grap
   operand_of_.assign(kernel.steps.size(), {-1, -1});
   for (size_t s = 0; s < kernel.steps.size(); ++s) {
     const Step& step = kernel.steps[s];
-    if (step.role == Role::load) operand_of_[s].load = add_operand(step, false);
-    if (step.stored) operand_of_[s].store = add_operand(step, true);
+    if (step.role == Role::load) operand_of_[s].load = add_operand(step, false, wide_sides);
+    if (step.stored) operand_of_[s].store = add_operand(step, true, wide_sides);
     if (step.role == Role::scalar) add_number(step);
   }
 }
 
-int Emitter::add_operand(const Step& step, bool store) {
-  DType type = step.side ? compute_type(graph_.dtype(step.value)) : graph_.dtype(step.value);
+int Emitter::add_operand(const Step& step, bool store, bool wide_sides) {
+  DType type = graph_.dtype(step.value);
+  if (step.side) type = wide_sides ? DType::f64 : compute_type(type);
   code_.operands.push_back({step.value, store, type, step.dims, step.side});
   return static_cast<int>(code_.operands.size()) - 1;
 }
@@ -115,7 +117,11 @@ std::string Emitter::number(int s) const {
 std::string Emitter::compute(int s) const {
   std::vector<std::string> arguments;
   for (int operand : step(s).operands) arguments.push_back(use(operand));
-  return expression(graph_, step(s), arguments);
+  return rounded(s, expression(graph_, step(s), arguments));
+}
+
+std::string Emitter::rounded(int s, const std::string& value) const {
+  return step(s).rounded ? as_stored(dtype(s), value) : value;
 }
 
 std::string Emitter::pointer(int operand) const {

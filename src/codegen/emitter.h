@@ -15,7 +15,8 @@ class Emitter {
  protected:
   using Role = Step::Role;
 
-  Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest);
+  // `wide_sides`: floating-point sums on the side are added up in f64.
+  Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, bool wide_sides);
   ~Emitter() = default;
 
   // ---- the kernel ------------------------------------------------------------------------------------------
@@ -68,6 +69,8 @@ class Emitter {
   // The text of a scalar step: a literal, or the name of a local that holds the run-time number.
   std::string number(int s) const;
   std::string compute(int s) const;
+  // The value of step s, given as text, in the precision that the step has.
+  std::string rounded(int s, const std::string& value) const;
   std::string pointer(int operand) const;  // typed
 
   // ---- reductions ------------------------------------------------------------------------------------------
@@ -108,7 +111,7 @@ class Emitter {
   int indent_ = 0;
 
  private:
-  int add_operand(const Step& step, bool store);
+  int add_operand(const Step& step, bool store, bool wide_sides);
   void add_number(const Step& step);
 };
 

@@ -50,13 +50,16 @@ std::string literal(double value, DType dtype) {
   return single ? text + "f" : text;
 }
 
+std::string as_stored(DType dtype, const std::string& value) {
+  return "fw::as_stored<" + std::string(storage_type(dtype)) + ", " + register_type(dtype) + ">(" + value + ")";
+}
+
 std::string expression(const Graph& graph, const Step& step, const std::vector<std::string>& arguments) {
   const Node& node = graph[step.value];
   if (node.kind() != Kind::pointwise || node.op == Op::stop_gradient) return arguments[0];
   if (node.op == Op::cast) {
     // Rounded to the new type, then on in the type that kernels compute with.
-    return "fw::as_stored<" + std::string(storage_type(node.type.dtype)) + ", " +
-           std::string(register_type(node.type.dtype)) + ">(" + arguments[0] + ")";
+    return as_stored(node.type.dtype, arguments[0]);
   }
   std::string text = "fw::" + std::string(name_of(node.op)) + "(";
   for (size_t i = 0; i < arguments.size(); ++i) text += (i ? ", " : "") + arguments[i];

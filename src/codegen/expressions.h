@@ -9,6 +9,7 @@ namespace fusewright {
 const char* storage_type(DType dtype);   // how a value lies in memory: "fw::half"
 const char* register_type(DType dtype);  // what it is while a kernel computes: "float"
 std::string literal(double value, DType dtype);
+std::string as_stored(DType dtype, const std::string& value);  // rounded, as it would be read back from memory
 
 // `arguments` are the operands' texts. Pointwise operations are calls of fw::<name>; views are their operand.
 std::string expression(const Graph& graph, const Step& step, const std::vector<std::string>& arguments);

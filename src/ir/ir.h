@@ -8,8 +8,10 @@
 //   missing one, is repeated. Nothing else broadcasts.
 // - Element types. Operands of one pointwise operation have one type (`select` has a b8 condition beside it); casts are
 //   explicit. Comparisons give b8.
-// - Accumulation. Arithmetic on f16, bf16 and f32 happens in f32, on f64 in f64, on integers in i64. A value is rounded
-//   to its type where it is stored and at a `cast`, not after each operation inside a kernel.
+// - Accumulation. Arithmetic on f16, bf16 and f32 happens in f32, on f64 in f64, on integers in i64.
+// - Rounding. A 16-bit value that has a copy in memory (a result, saved for the backward, read by another kernel) is
+//   rounded where it is computed, and is that number everywhere, in forward and backward (passes/round.cpp). So is what
+//   a maximum or a view of it is taken from. All other values are rounded at a `cast` to their type alone.
 // - NaN, infinities and signed zero are PyTorch's: maximum, minimum, amax, amin and max_pool propagate NaN.
 // - No aliasing. Every value is a tensor of its own; `reshape`, `permute` and `expand` are new values too. Operations
 //   read inputs as they were before the call; an output that goes `into` an input replaces it when all is computed.
@@ -52,6 +54,7 @@ struct Node {
   Attrs attrs;
   Type type;
   int origin = -1;  // index into Graph::origins: the user's operator this one came from
+  int joint = -1;   // number in the graph of forward and backward together (passes/remember.cpp): equal in both halves
 
   Kind kind() const { return kind_of(op); }
   bool has(const std::string& name) const { return attrs.count(name) != 0; }

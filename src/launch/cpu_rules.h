@@ -19,7 +19,7 @@ class CpuRules {
     loops.push_back(nest_.inner);
     for (size_t o = 0; o < code.operands.size(); ++o) {
       if (!code.operands[o].side) continue;
-      Side side{o, {}, code.operands[o].dtype};
+      Side side{o, {}};
       for (int a : loops)
         for (const auto& list : code.operands[o].dims)
           if (std::find(list.begin(), list.end(), a) != list.end()) side.axes.push_back(a);
@@ -111,7 +111,6 @@ class CpuRules {
   struct Side {  // a sum on the side: its operand, and the axes of its result in loop order
     size_t operand;
     std::vector<int> axes;
-    DType dtype;  // of the buffer
   };
 
   // Memory for sums on the side while a kernel runs, and their addition, part by part, into the result.
@@ -139,8 +138,7 @@ class CpuRules {
     void allocate(int64_t parts, std::vector<void*>& pointers) {
       parts_ = parts;
       for (size_t i = 0; i < sides_.size(); ++i) {
-        size_t bytes = static_cast<size_t>(parts * layouts_[i].elements * size_of(sides_[i].dtype));
-        memory_.emplace_back(bytes / sizeof(double) + 1, 0.0);
+        memory_.emplace_back(static_cast<size_t>(parts * layouts_[i].elements), 0.0);
         pointers[sides_[i].operand] = memory_.back().data();
       }
     }
@@ -149,12 +147,8 @@ class CpuRules {
     void finish(const std::vector<const Tensor*>& operands, const ParallelFor& parallel_for) const {
       for (size_t i = 0; i < sides_.size(); ++i) {
         const Tensor& result = *operands[sides_[i].operand];
-        parallel_for(layouts_[i].elements, 4096, [&](int64_t begin, int64_t end) {
-          if (sides_[i].dtype == DType::f64)
-            add_parts<double>(i, result, begin, end);
-          else
-            add_parts<float>(i, result, begin, end);
-        });
+        parallel_for(layouts_[i].elements, 4096,
+                     [&](int64_t begin, int64_t end) { add_parts(i, result, begin, end); });
       }
     }
 
@@ -164,10 +158,9 @@ class CpuRules {
       int64_t elements;
     };
 
-    template <class T>
     void add_parts(size_t i, const Tensor& result, int64_t begin, int64_t end) const {
       const Layout& layout = layouts_[i];
-      const T* parts = reinterpret_cast<const T*>(memory_[i].data());
+      const double* parts = memory_[i].data();
       for (int64_t e = begin; e < end; ++e) {
         double total = 0;
         for (int64_t p = 0; p < parts_; ++p) total += parts[p * layout.elements + e];

@@ -44,6 +44,8 @@ struct Step {
   // A single number that has nothing to do with the kernel's data, a counter that is updated beside running statistics:
   // read and written by whoever works on the first row. Set where it is loaded and where it is stored.
   bool once = false;
+  // A 16-bit value that lies in memory somewhere and is used here: rounded where it is computed (the pass `round`).
+  bool rounded = false;
   // A load of an input that this kernel writes over (the pass `update`): nobody but the writer may look at it.
   bool overwritten = false;
 };

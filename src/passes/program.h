@@ -75,6 +75,7 @@ void layout(Program& program);
 void fuse(Program& program);
 void straighten(Program& program);
 void update(Program& program);
+void round(Program& program);
 
 // All of them. FUSEWRIGHT_DUMP=passes prints the graph and the time after each; debug builds verify after each.
 void run_pipeline(Program& program);

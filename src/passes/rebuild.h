@@ -39,7 +39,7 @@ Graph rebuild(const Graph& from, Replace replace) {
 // The node as it is, with new operands.
 inline Value copy_node(Builder& builder, const Node& node, std::vector<Value> operands) {
   Graph& graph = builder.graph();
-  graph.nodes.push_back({node.op, std::move(operands), node.attrs, node.type, node.origin});
+  graph.nodes.push_back({node.op, std::move(operands), node.attrs, node.type, node.origin, node.joint});
   return static_cast<Value>(graph.nodes.size()) - 1;
 }
 

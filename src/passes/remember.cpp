@@ -18,6 +18,7 @@ class Splitter {
     backward_.origins = joint_.origins;
     backward_.hints = joint_.hints;
     backward_.dynamic = joint_.dynamic;
+    for (size_t i = 0; i < joint_.nodes.size(); ++i) joint_.nodes[i].joint = static_cast<int>(i);
     // Inputs added by differentiate stand after the forward's.
     forward_inputs_ = joint_.inputs.size() - program.gradient_of_output.size();
     needs_gradient_.resize(joint_.nodes.size());
