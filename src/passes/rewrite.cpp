@@ -296,6 +296,47 @@ Value term_joins_its_multiple(Builder& b, const Node& node, const Operands& oper
   return -1;
 }
 
+// What a value of `shape` is computed from by pointwise operations and views: the tensors that a kernel for it reads.
+std::set<Value> tensors_read(const Graph& graph, Value value, const Shape& shape) {
+  std::set<Value> read;
+  walk_upstream(graph, value, [&](Value v) {
+    const Kind kind = graph[v].kind();
+    if (kind == Kind::pointwise || kind == Kind::movement) return true;
+    if (graph.shape(v) == shape) read.insert(v);
+    return false;
+  });
+  return read;
+}
+
+// sum(x) + sum(y) = sum(x + y): terms that cancel do so before the sum is rounded. The gradient of a number that stands
+// in a chain twice is such a sum. One of the two must read all tensors that the other reads, so that no kernel reads
+// more than before.
+Value sums_become_one(Builder& b, const Node& node, const Operands& operands, const Graph& before) {
+  if ((node.op != Op::add && node.op != Op::sub) || !is_float(node.type.dtype)) return -1;
+  const Graph& graph = b.graph();
+  auto sum_of = [](const Graph& of, Value v) { return of[v].op == Op::reshape ? of[v].operands[0] : v; };
+  const Node x = graph[sum_of(graph, operands[0])], y = graph[sum_of(graph, operands[1])];
+  if (x.op != Op::sum || y.op != Op::sum || operands[0] == operands[1]) return -1;
+  if (x.ints("dims") != y.ints("dims") || x.integer("keepdim") != y.integer("keepdim")) return -1;
+  if (graph.shape(operands[0]) != graph.shape(operands[1])) return -1;
+  const Shape shape = graph.shape(x.operands[0]);
+  if (graph.shape(y.operands[0]) != shape) return -1;
+  for (Value operand : node.operands)
+    for (Value v : {operand, sum_of(before, operand)}) {
+      auto is_result = [&](const Output& output) { return output.value == v; };
+      if (uses(before, v) > 1 || std::any_of(before.outputs.begin(), before.outputs.end(), is_result)) return -1;
+    }
+  const std::set<Value> first = tensors_read(graph, x.operands[0], shape);
+  const std::set<Value> second = tensors_read(graph, y.operands[0], shape);
+  if (first.empty() || second.empty()) return -1;
+  const bool covered = std::includes(first.begin(), first.end(), second.begin(), second.end()) ||
+                       std::includes(second.begin(), second.end(), first.begin(), first.end());
+  if (!covered) return -1;
+  const Value terms = b.binary(node.op, x.operands[0], y.operands[0]);
+  const Value sum = b.reduce(Op::sum, terms, x.ints("dims"), x.integer("keepdim") != 0);
+  return graph.shape(sum) == node.type.shape ? sum : b.reshape(sum, node.type.shape);
+}
+
 struct Rule {
   const char* name;
   const char* meaning;
@@ -309,6 +350,8 @@ constexpr Rule rules[] = {
      sum_of_product},
     {"softmax_gradient_reads_result",
      "softmax's gradient is (g - sum(g y)) y: of the forward it reads the result alone", softmax_gradient_reads_result},
+    {"sums_become_one", "two sums over the same tensors are one sum: what cancels does so before it is rounded",
+     sums_become_one},
     {"nested_sum", "a sum over more dimensions continues from one over fewer", nested_sum},
     {"row_constants_leave_sum",
      "factors that do not vary leave their sum: all sums of a norm's gradient fit in one pass",

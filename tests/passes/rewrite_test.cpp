@@ -42,6 +42,12 @@ const RuleCase cases[] = {
      "= (1), keepdim = 1} return %2 }",
      "graph(%x: f64[n, c], %g: f64[n, c]) { %m = sum(%x) {dims = (0), keepdim = 1} %1 = mul(%g, %m) %2 = sum(%1) {dims "
      "= (1), keepdim = 1} return %2 }"},
+    // Both sums read %g; where one reads %x and the other %g, one kernel would have to read both.
+    {"sums_become_one",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %1 = neg(%g) %2 = sum(%1) {dims = (0, 1), keepdim = 0} %3 = mul(%g, %x) "
+     "%4 = sum(%3) {dims = (0, 1), keepdim = 0} %5 = add(%2, %4) return %5 }",
+     "graph(%x: f64[n, c], %g: f64[n, c]) { %1 = neg(%g) %2 = sum(%1) {dims = (0, 1), keepdim = 0} %3 = exp(%x) "
+     "%4 = sum(%3) {dims = (0, 1), keepdim = 0} %5 = add(%2, %4) return %5 }"},
     // Softmax's gradient; another sum than that of its exponentials could be 0, or make y overflow.
     {"softmax_gradient_reads_result",
      "graph(%x: f64[n, c], %g: f64[n, c]) { %m = amax(%x) {dims = (1), keepdim = 1, tie = 0} %d = sub(%x, %m) %e = "
@@ -163,6 +169,21 @@ TEST(Rewrite, GradientOfSwishTakesTheSwishThatIsThere) {
   EXPECT_EQ(products("%z = add(%y, %m)"), 3);                   // any use
   EXPECT_EQ(products(""), 4);                                   // y, g s, x (1 - s), g s (1 + ...)
   EXPECT_EQ(products("%w = mul(%x, %g) %z = mul(%w, %m)"), 5);  // w, z, g s, x (1 - s), g s (1 + ...): y is gone
+}
+
+// A sum that is wanted by itself would be computed twice.
+TEST(Rewrite, SumsThatAreUsedElsewhereStayTwo) {
+  const std::string sums =
+      "graph(%x: f64[n, c], %g: f64[n, c]) { %1 = sum(%g) {dims = (0), keepdim = 0} %2 = mul(%g, %x) "
+      "%3 = sum(%2) {dims = (0), keepdim = 0} %4 = add(%1, %3) ";
+  EXPECT_EQ(rewrites((sums + "return %4 }").c_str()), std::vector<std::string>{"sums_become_one"});
+  EXPECT_EQ(rewrites((sums + "return %4, %1 }").c_str()), std::vector<std::string>{});
+  // Views of sums are sums.
+  EXPECT_EQ(rewrites("graph(%x: f64[n, c], %g: f64[n, c]) { %1 = sum(%g) {dims = (0, 1), keepdim = 1} "
+                     "%2 = reshape(%1) {sizes = []} %3 = mul(%g, %x) %4 = sum(%3) {dims = (0, 1), keepdim = 1} "
+                     "%5 = reshape(%4) {sizes = []} %6 = add(%2, %5) return %6 }"),
+            std::vector<std::string>{"sums_become_one"});
+  EXPECT_EQ(rewrites((sums + "%5 = exp(%3) return %4, %5 }").c_str()), std::vector<std::string>{});
 }
 
 TEST(Rewrite, EveryRuleHasACase) {
