@@ -7,6 +7,7 @@ functional tensors replace what is done in place, and its tracer records what th
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from . import reasons
+from .errors import Decline
 from .sizes import memory_order
 
 
@@ -32,7 +35,36 @@ def _copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
     return value.clone(memory_format=torch.contiguous_format).permute([order.index(d) for d in range(self.dim())])
 
 
-DECOMPOSITIONS = {torch.ops.aten.copy.default: _copy}
+def _write_as_strided(
+    self: torch.Tensor, src: torch.Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """What a write through `as_strided` becomes: a scatter into the elements in the order of memory. The derivative of
+    PyTorch's own functional form is wrong where strides do not cover the tensor."""
+    order = memory_order(self)
+    lying = self.permute(order)
+    numel = math.prod(size)
+    last = (storage_offset or 0) + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    whole = lying.is_contiguous() and self.storage_offset() == 0
+    if numel and (not whole or last >= self.numel() or _repeats(size, stride)):
+        raise Decline(reasons.MUTATION, "a write through as_strided outside of the tensor, or twice into an element")
+    places = torch.arange(self.numel(), device=self.device).as_strided(size, stride, storage_offset or 0)
+    written = lying.reshape(-1).scatter(0, places.reshape(-1), src.reshape(-1))
+    return written.view(lying.shape).permute([order.index(d) for d in range(self.dim())])
+
+
+def _repeats(size: list[int], stride: list[int]) -> bool:
+    """Whether two elements of these sizes and strides may share memory: no stride may fall short of what lies within."""
+    within = 1
+    for n, step in sorted(zip(size, stride, strict=True), key=lambda x: x[1]):
+        if n == 1:
+            continue
+        if step < within:
+            return True
+        within = step * (n - 1) + within
+    return False
+
+
+DECOMPOSITIONS = {torch.ops.aten.copy.default: _copy, torch.ops.aten.as_strided_scatter.default: _write_as_strided}
 
 
 def is_plain(gm: fx.GraphModule, examples: list) -> bool:

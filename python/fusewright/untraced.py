@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_leaves
 
 from . import autocast, reasons
 from .errors import Decline
+from .sizes import memory_order
 
 # Functions of Dynamo's graphs that return nothing and are no state: they check, or change their arguments.
 _WITHOUT_RESULT = ("setitem", "_assert", "_check", "_foreach_", "_fused_")
+_WRITING = ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 _DETACHES = ("detach", "detach_", "data", "_get_data_attr")
 _HIDING = (*_DETACHES, "_set_grad_enabled")
 
@@ -48,11 +50,12 @@ def check_kept(gm: fx.GraphModule, traced: fx.GraphModule) -> None:
 
 def check_writes(gm: fx.GraphModule, examples: list) -> None:
     """Declines a graph that writes into a value behind autograd's back: without gradients, or through what was
-    detached.
+    detached. Declines one whose writes PyTorch refuses, because elements of the tensor share memory.
 
-    In eager the value keeps its history. In a functional graph it is another value, whose history is that of the write.
+    In eager the value keeps its history. In a functional graph it is another value, whose history is that of the write,
+    and no two of its elements share memory.
     """
-    if not any(_hides(node) for node in _nodes(gm)):
+    if not any(_hides(node) or _may_overlap(node) for node in _nodes(gm)):
         return
     enabled, state = torch.is_grad_enabled(), autocast.current()
     mode = next((x.fake_mode for x in examples if isinstance(x, torch._subclasses.FakeTensor)), None)
@@ -71,6 +74,34 @@ def _hides(node: fx.Node) -> bool:
     return name in _HIDING or as_other_dtype
 
 
+def _may_overlap(node: fx.Node) -> bool:
+    """Whether the node may write into a tensor whose elements share memory with each other or with what it reads."""
+    name = _name(node.target)
+    in_place = name in _WRITING or (name.endswith("_") and not name.endswith("__"))
+    values = [x.meta.get("example_value") for x in node.all_input_nodes]
+    tensors = [x for x in values if isinstance(x, torch.Tensor)]
+    if not in_place or not tensors:
+        return False
+    target, *others = tensors
+    return _overlaps_itself(target) or any(_memory(x) == _memory(target) for x in others)
+
+
+def _overlaps_itself(x: torch.Tensor) -> bool:
+    return any(stride == 0 and size != 1 for size, stride in zip(x.shape, x.stride(), strict=True))
+
+
+def _overlaps_partly(x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether the two have memory in common and are not element for element the same, as PyTorch judges it: it
+    does not look at tensors with gaps."""
+    if _memory(x) != _memory(y) or x.numel() == 0 or y.numel() == 0:
+        return False
+    if not all(t.permute(memory_order(t)).is_contiguous() for t in (x, y)):
+        return False
+    if x.storage_offset() == y.storage_offset() and x.shape == y.shape and x.stride() == y.stride():
+        return False
+    return y.storage_offset() < x.storage_offset() + x.numel() and x.storage_offset() < y.storage_offset() + y.numel()
+
+
 class _Rehearsal(fx.Interpreter):
     """The graph as eager runs it, autograd and all, on tensors without data."""
 
@@ -86,7 +117,11 @@ class _Rehearsal(fx.Interpreter):
     def run_node(self, node):
         with _Writes() as writes:
             result = super().run_node(node)
-        for func, target, enabled in writes.seen:
+        for func, target, enabled, read in writes.seen:
+            if _overlaps_itself(target):
+                raise Decline(reasons.MUTATION, f"{func} writes into elements that share memory")
+            if any(_overlaps_partly(target, x) for x in read):
+                raise Decline(reasons.MUTATION, f"{func} writes into memory that it reads elsewhere")
             # What is read later: values that are not are gone from the interpreter.
             living = [target, *self.inputs, *_tensors(list(self.env.values())), *_tensors(result)]
             followed = {_is_followed(x) for x in living if _memory(x) == _memory(target)}
@@ -107,14 +142,15 @@ class _Rehearsal(fx.Interpreter):
 class _Writes(TorchDispatchMode):
     def __init__(self):
         super().__init__()
-        self.seen: list[tuple] = []  # operator, what it writes into, whether gradients are enabled
+        self.seen: list[tuple] = []  # operator, what it writes into, whether gradients are enabled, what it reads
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         for i, parameter in enumerate(func._schema.arguments):
             if parameter.alias_info is not None and parameter.alias_info.is_write:
                 for x in _tensors(args[i] if i < len(args) else kwargs.get(parameter.name)):
-                    self.seen.append((func, x, torch.is_grad_enabled()))
+                    read = [y for y in _tensors([args, kwargs]) if y is not x]
+                    self.seen.append((func, x, torch.is_grad_enabled(), read))
         return func(*args, **kwargs)
 
 

@@ -381,3 +381,56 @@ def test_a_copy_is_no_alias():
     w = torch.randn(6)
     y, _ = optimize(f)(torch.randn(4, 6), w)
     assert torch.equal(y, w) and y.data_ptr() != w.data_ptr()
+
+
+def through_as_strided(x):
+    x = x * 1.5
+    x.as_strided((2, 2), (3, 1)).mul_(3)
+    return x * 2 + 1
+
+
+def through_as_strided_of_columns(x):
+    x = x.t() * 1.5
+    x.as_strided((2, 3), (5, 1), 1).copy_(torch.ones(3) * x[0, 0])
+    return x.sin()
+
+
+@pytest.mark.parametrize("f", [through_as_strided, through_as_strided_of_columns], ids=lambda f: f.__name__)
+def test_writes_through_as_strided_have_gradients(f):
+    """By a scatter: the derivative of PyTorch's own functional form is wrong. The rest is fused."""
+    fast = optimize(f)
+    same(f, torch.randn(3, 5, requires_grad=True), exactly=False, fast=fast)
+    assert fusewright.stats()["region_calls"] >= 2
+
+
+def into_expanded(x):
+    x = x * 1.5
+    x.expand(3, 4).mul_(3)
+    return x
+
+
+def into_what_is_read(x):
+    y = x * 1.5
+    y[1:] = y[:-1]
+    return y
+
+
+@pytest.mark.parametrize("f", [into_expanded, into_what_is_read], ids=lambda f: f.__name__)
+def test_writes_that_pytorch_refuses(f, caplog):
+    """Elements that share memory: eager's error, and a line that says why the graph was left to it."""
+    x = torch.randn(4, requires_grad=True)
+    with pytest.raises(RuntimeError, match="single memory location"):
+        f(x)
+    with caplog.at_level("WARNING", "fusewright"), pytest.raises(RuntimeError, match="single memory location"):
+        optimize(f)(x)
+    assert "mutation" in caplog.text and "memory" in caplog.text
+
+
+def test_writes_into_every_other_element_are_traced():
+    def f(x):
+        y = x * 1.5
+        y[:, ::2].add_(y[:, 1::2])
+        return y * 2
+
+    same(f, torch.randn(3, 6, requires_grad=True), exactly=False)
+    assert fusewright.stats()["region_calls"] > 0
