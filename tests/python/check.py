@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch.utils import _pytree as pytree
 
+import audit
 import fusewright
 from fusewright.oracle import backward, judge_runs, lay_out, layout_applies, nudge_state
 
@@ -81,6 +82,8 @@ def _check_layout(fn, inputs, layout, grad, fused, strides, dynamic) -> None:
 
     for verdict in judge_runs(run):
         assert verdict.ok, f"{what}: {verdict.problem}"
+    if layout == "contiguous":
+        audit.record(run)
     ours, eager = first["fused"], first["eager"]
     gradients = [x for name, x in ours.items() if name.startswith("gradient") and x is not None and x.numel()]
     assert len({x.data_ptr() for x in gradients}) == len(gradients), f"{what}: two gradients share memory"

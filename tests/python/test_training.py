@@ -651,3 +651,24 @@ def test_functional_call_and_other_parameters():
     optimize(model)
     torch.testing.assert_close(torch.func.functional_call(model, other, (x,)), expected)
     assert fusewright.is_optimized(model)
+
+
+@pytest.mark.parametrize("name", ["floor", "ceil", "round", "trunc", "sign"])
+def test_gradients_that_are_zero_may_be_written_to(name):
+    """A hook that scales its gradient, on an input and on an intermediate."""
+    x = torch.randn(3, 4, requires_grad=True)
+    x.register_hook(lambda g: g.mul_(0.5).add_(1))
+    z = x * 2.0
+    z.register_hook(lambda g: g.mul_(0.5).add_(torch.arange(4.0)))
+    optimize(lambda z: getattr(torch, name)(z * 1.5), strict=True)(z).sum().backward()
+    assert torch.equal(x.grad, (torch.arange(4.0) * 2 * 0.5 + 1).expand(3, 4))
+
+
+def test_gradients_without_memory():
+    """PyTorch hands on zeros that have no memory as a gradient, here of sgn."""
+    x = torch.randn(3, 4, requires_grad=True)
+    torch.compile(lambda x: torch.sgn(x * 1.5), backend="fusewright")(x).sum().backward()
+    assert torch.equal(x.grad, torch.zeros(3, 4))
+    y = torch.randn(3, 4, requires_grad=True)
+    optimize(lambda y: torch.exp(y * 1.5))(y).backward(torch._efficientzerotensor((3, 4)))
+    assert torch.equal(y.grad, torch.zeros(3, 4))
