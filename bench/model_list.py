@@ -317,7 +317,7 @@ def linear_model(draw: Draw, name: str) -> Model:
     return fitted(draw, Model(name, tuple(layers), (2, inputs)))
 
 
-# ---- how large ---------------------------------------------------------------------------------------------------------
+# ---- how large -------------------------------------------------------------------------------------------------------
 
 
 def fitted(draw: Draw, model: Model) -> Model:

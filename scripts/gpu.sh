@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The checks that need a GPU, on a machine that has torch with CUDA, cmake and ninja, and no network.
-#   scripts/gpu.sh build | tests [pytest's arguments] | sanitize [tool ...] | ulp [functions] | bench [arguments]
+#   scripts/gpu.sh build | tests [pytest's arguments] | sanitize [tool ...] | ulp [functions] | bench [arguments] |
+#     models [warm | time] [arguments]
 # Each can be started again: what is done already is not done twice (rm -r build/gpu-results starts over).
 # Results go to build/gpu-results, and copies of them to $OUT if that is set. PYTHON picks the interpreter.
 set -uo pipefail
@@ -11,6 +12,7 @@ work=$PWD/build/gpu-results
 mkdir -p "$work"
 export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 export FUSEWRIGHT_CACHE_DIR=${FUSEWRIGHT_CACHE_DIR:-$PWD/build/gpu-cache}
+export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$PWD/build/gpu-inductor}
 
 # The extension for this interpreter's torch, beside the package; a development build of another one is not touched.
 build() {
@@ -101,11 +103,14 @@ sanitize() {
 ulp() { timeout 450 "$python" bench/gpu_ulp.py --out "$work" "$@"; }
 bench() { timeout 470 "$python" bench/gpu_chains.py --out "$work" "$@"; }
 
+# What was measured stays when the time is up, and a second start goes on behind it.
+models() { timeout 590 "$python" bench/gpu_models.py --out "$work" --resume --limit-seconds 500 "$@"; }
+
 # What comes back from a lent machine: few files, few folders.
 collect() {
   [ -n "${OUT:-}" ] || return 0
   local file
-  for file in "$work"/*.json "$work"/*.md; do [ -e "$file" ] && cp "$file" "$OUT/"; done
+  for file in "$work"/*.json "$work"/*.jsonl "$work"/*.md; do [ -e "$file" ] && cp "$file" "$OUT/"; done
   tar -C "$work" -czf "$OUT/gpu-results.tar.gz" . 2>/dev/null
 }
 
@@ -115,9 +120,9 @@ what=${1:-}
 [ $# -gt 0 ] && shift
 case $what in
   build) build ;;
-  tests | sanitize | ulp | bench) build && "$what" "$@" ;;
+  tests | sanitize | ulp | bench | models) build && "$what" "$@" ;;
   *)
-    sed -n '2,6s/^# //p' "$0"
+    sed -n '2,7s/^# //p' "$0"
     exit 2
     ;;
 esac
