@@ -19,7 +19,7 @@
 
 #include "ir/builder.h"
 #include "passes/program.h"
-#include "passes/upstream.h"
+#include "passes/streams.h"
 
 namespace fusewright {
 namespace {
@@ -457,6 +457,7 @@ class Fuser {
       : graph_(graph), world_{graph, {}, {}, cuda}, apart_(std::move(apart)) {}
 
   Fusion run() {
+    const Streams streams(graph_);
     std::vector<bool> is_output(graph_.nodes.size());
     std::vector<Value> counters;
     for (const Output& output : graph_.outputs) is_output[static_cast<size_t>(output.value)] = true;
@@ -480,6 +481,8 @@ class Fuser {
             place_alone(v);
           else if (is_output[i])
             add_output(v);
+          else if (is_stream(streams, v))
+            place(v);
       }
     }
     for (Value v : counters) place_counter(v);
@@ -514,6 +517,13 @@ class Fuser {
       }
     }
     place(v);
+  }
+
+  // A residual stream that several kernels need is written to memory once.
+  bool is_stream(const Streams& streams, Value v) const {
+    auto in_memory = [&](Value x) { return world_.in_memory(x) || graph_[x].kind() == Kind::source; };
+    return graph_[v].kind() == Kind::pointwise && streams.is_read_by_later_layers(v) &&
+           streams.reads_earlier_layers(v, in_memory);
   }
 
   // A region's result. A plain view of what is in memory anyway needs no kernel, nor does a repeated constant (the

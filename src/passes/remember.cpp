@@ -1,13 +1,16 @@
 // What the backward reads is saved or recomputed: region inputs, results of contractions, reductions and pooling are
 // saved; every pointwise value is recomputed from them, and so are reductions of a few elements each that the backward
 // reads anyway. A result that PyTorch, too, would keep is read where that is less than what it would be recomputed
-// from. What the region itself changes is not there any more when the backward runs: what was worked out from it is
+// from. A residual stream is saved where a contraction or a norm reads it: recomputed, it would read the layers before
+// it. What the region itself changes is not there any more when the backward runs: what was worked out from it is
 // saved. Splits the joint graph into forward and backward.
 #include <algorithm>
 #include <map>
 
 #include "ir/builder.h"
 #include "passes/program.h"
+#include "passes/rebuild.h"
+#include "passes/streams.h"
 
 namespace fusewright {
 namespace {
@@ -28,6 +31,7 @@ class Splitter {
         if (needs_gradient_[static_cast<size_t>(v)]) needs_gradient_[i] = true;
     find_forward_values();
     find_changing_values();
+    find_masks();
   }
 
   void run() {
@@ -80,6 +84,26 @@ class Splitter {
         changes_[i] = true;
   }
 
+  // Conditions x <= 0 of a relu, y = x <= 0 ? 0 : x: they are y <= 0 as well.
+  void find_masks() {
+    for (size_t i = 0; i < joint_.nodes.size(); ++i) {
+      const Node& node = joint_.nodes[i];
+      if (node.op != Op::select) continue;
+      const Node &mask = joint_[node.operands[0]], &zero = joint_[node.operands[1]];
+      if (mask.op != Op::le || mask.operands[0] != node.operands[2]) continue;
+      if (zero.op != Op::maximum || !is_constant(joint_, zero.operands[0], 0)) continue;
+      if (is_constant(joint_, mask.operands[1], 0)) result_of_mask_[node.operands[0]] = static_cast<Value>(i);
+    }
+  }
+
+  // What the backward computes a value from.
+  std::vector<Value> operands_of(Value v) const {
+    std::vector<Value> operands = joint_[v].operands;
+    const auto masked = result_of_mask_.find(v);
+    if (masked != result_of_mask_.end() && is_saved(masked->second)) operands[0] = masked->second;
+    return operands;
+  }
+
   bool is_first_from_what_changes(Value v) const {
     if (changes_[static_cast<size_t>(v)] || !in_forward_[static_cast<size_t>(v)]) return false;
     const std::vector<Value>& operands = joint_[v].operands;
@@ -90,7 +114,7 @@ class Splitter {
     const Node& node = joint_[v];
     if (needs_gradient_[static_cast<size_t>(v)]) return false;
     if (is_first_from_what_changes(v)) return true;
-    if (results_.count(v) != 0) return true;
+    if (results_.count(v) != 0 || streams_.count(v) != 0) return true;
     if (node.op == Op::input || node.op == Op::scalar_input) return true;
     switch (node.kind()) {
       case Kind::contraction:
@@ -116,8 +140,29 @@ class Splitter {
     return true;
   }
 
+  // A residual stream that PyTorch keeps as well, for a contraction or a reduction of the forward that reads it.
+  bool is_stream(const Streams& streams, Value v) const {
+    if (joint_[v].kind() != Kind::pointwise || !in_forward_[static_cast<size_t>(v)]) return false;
+    auto keeps = [&](Value user) {
+      const Kind kind = joint_[user].kind();
+      return in_forward_[static_cast<size_t>(user)] && (kind == Kind::contraction || kind == Kind::reduce);
+    };
+    return streams.any_user(v, keeps) && streams.reads_earlier_layers(v, [&](Value x) { return is_saved(x); });
+  }
+
+  void keep_streams(std::vector<bool>& seen) {
+    const Streams streams(joint_);
+    for (size_t i = 0; i < joint_.nodes.size(); ++i) {
+      const Value v = static_cast<Value>(i);
+      if (!seen[i] || needs_gradient_[i] || is_saved(v) || !is_stream(streams, v)) continue;
+      streams_.insert(v);
+      seen = find_saved();
+    }
+  }
+
   void collect_saved() {
     std::vector<bool> seen = find_saved();
+    keep_streams(seen);
     for (size_t i = 0; i < program_.user_outputs; ++i) {
       const Value v = joint_.outputs[i].value;
       if (!seen[static_cast<size_t>(v)] || joint_[v].kind() != Kind::pointwise || !is_kept_by_pytorch(v)) continue;
@@ -150,10 +195,12 @@ class Splitter {
       todo.pop_back();
       if (seen[static_cast<size_t>(v)]) continue;
       seen[static_cast<size_t>(v)] = true;
-      if (is_saved(v))
+      if (is_saved(v)) {
         saved_.push_back(v);
-      else
-        todo.insert(todo.end(), joint_[v].operands.begin(), joint_[v].operands.end());
+      } else {
+        const std::vector<Value> operands = operands_of(v);
+        todo.insert(todo.end(), operands.begin(), operands.end());
+      }
     }
     std::sort(saved_.begin(), saved_.end());
     recompute_short_rows(seen);
@@ -185,7 +232,7 @@ class Splitter {
         if (needed[static_cast<size_t>(next)]) continue;
         needed[static_cast<size_t>(next)] = true;
         if (next != v && std::binary_search(saved_.begin(), saved_.end(), next)) continue;
-        const std::vector<Value>& operands = joint_[next].operands;
+        const std::vector<Value> operands = operands_of(next);
         at_hand = next == v || (!is_saved(next) || recomputed_.count(next) != 0);
         todo.insert(todo.end(), operands.begin(), operands.end());
       }
@@ -250,6 +297,7 @@ class Splitter {
   Value copy(Value v) {
     if (auto it = renamed_.find(v); it != renamed_.end()) return it->second;
     Node node = joint_[v];
+    node.operands = operands_of(v);
     for (Value& operand : node.operands) operand = copy(operand);
     backward_.nodes.push_back(std::move(node));
     return renamed_[v] = static_cast<Value>(backward_.nodes.size()) - 1;
@@ -264,6 +312,8 @@ class Splitter {
   std::vector<Value> saved_;
   std::set<Value> sizes_only_;  // of saved_
   std::set<Value> recomputed_;
+  std::map<Value, Value> result_of_mask_;
+  std::set<Value> streams_;  // residual streams that the backward reads
   std::set<Value> results_;  // pointwise results of the forward that the backward reads
   std::map<Value, Value> renamed_;
 };

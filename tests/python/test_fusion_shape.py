@@ -3,7 +3,9 @@
 import pytest
 import showcase
 import torch
+from check import check
 from showcase import BATCH_NORM, CONV, CONV_TRANSPOSE, GROUP_NORM
+from torch import nn
 
 import fusewright
 from fusewright import explain, optimize, stats
@@ -168,3 +170,41 @@ def test_explain_of_an_optimised_model_is_that_of_the_model():
     before = str(explain(model, x))
     fusewright.optimize(model)(x)
     assert str(explain(model, x)) == before
+
+
+class Residual(nn.Module):
+    """x + f(x), so many times. A block of f is a matrix product between activations, or behind a norm."""
+
+    def __init__(self, blocks, norm):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(blocks))
+        self.norms = nn.ModuleList(nn.LayerNorm(64) if norm else nn.Identity() for _ in range(blocks))
+        self.after = norm == "after"
+
+    def forward(self, x):
+        for layer, norm in zip(self.layers, self.norms, strict=True):
+            x = norm(x + layer(x)) if self.after else x + layer(norm(x))
+            x = torch.relu(x) if self.after else x
+        return x * 2
+
+
+@pytest.mark.parametrize("norm", ["before", "after", ""])
+def test_residual_streams_cost_the_same_in_every_layer(norm):
+    """No kernel computes the layers before its own once more: what is read grows with the layers, not their square."""
+
+    def read(blocks):
+        explanation = fusewright.explain(Residual(blocks, norm), torch.randn(512, 64).requires_grad_())
+        return [
+            sum(kernel.bytes_read for kernel in explanation.kernels if kernel.phase == phase)
+            for phase in ("forward", "backward")
+        ]
+
+    few, more, many = (read(blocks) for blocks in (3, 6, 9))
+    for a, b, c in zip(few, more, many, strict=True):
+        assert abs((c - b) - (b - a)) <= 0.1 * (b - a), (few, more, many)
+
+
+@pytest.mark.parametrize("norm", ["before", "after", ""])
+def test_residual_streams_are_right(norm):
+    model = Residual(4, norm)
+    check(model, [torch.randn(40, 64)], layouts=["contiguous"])
