@@ -53,7 +53,7 @@ def _write_as_strided(
 
 
 def _repeats(size: list[int], stride: list[int]) -> bool:
-    """Whether two elements of these sizes and strides may share memory: no stride may fall short of what lies within."""
+    """Whether two elements may share memory: no stride may fall short of what lies within."""
     within = 1
     for n, step in sorted(zip(size, stride, strict=True), key=lambda x: x[1]):
         if n == 1:

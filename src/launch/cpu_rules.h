@@ -147,8 +147,7 @@ class CpuRules {
     void finish(const std::vector<const Tensor*>& operands, const ParallelFor& parallel_for) const {
       for (size_t i = 0; i < sides_.size(); ++i) {
         const Tensor& result = *operands[sides_[i].operand];
-        parallel_for(layouts_[i].elements, 4096,
-                     [&](int64_t begin, int64_t end) { add_parts(i, result, begin, end); });
+        parallel_for(layouts_[i].elements, 4096, [&](int64_t begin, int64_t end) { add_parts(i, result, begin, end); });
       }
     }
 

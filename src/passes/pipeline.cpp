@@ -19,7 +19,7 @@ constexpr Pass passes[] = {
     {"reach", reach},       {"decompose", decompose},         {"simplify", simplify}, {"rewrite", rewrite},
     {"simplify", simplify}, {"differentiate", differentiate}, {"simplify", simplify}, {"rewrite", rewrite},
     {"simplify", simplify}, {"remember", remember},           {"simplify", simplify}, {"layout", layout},
-    {"fuse", fuse},         {"straighten", straighten},       {"update", update}, {"round", round},
+    {"fuse", fuse},         {"straighten", straighten},       {"update", update},     {"round", round},
 };
 
 bool dump_wanted() {

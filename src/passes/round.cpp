@@ -1,6 +1,7 @@
 // One number for one value. Kernels compute with 16-bit values in f32, and a value goes to memory rounded. A value that
 // has a copy in memory (a result, saved for the backward, read by another kernel) is that rounded number everywhere: in
-// the kernel that stores it, in kernels that compute it again, in forward and backward. All other values stay unrounded.
+// the kernel that stores it, in kernels that compute it again, in forward and backward. All other values stay
+// unrounded.
 //
 // An operation that hands on an element of its operand (a maximum, a view, a branch of `select`) has a number in memory
 // only if its operand has: otherwise no element would equal its own maximum. Rounding is monotone, so the result stays
@@ -70,8 +71,8 @@ struct Half {
         Step& step = steps[s];
         const bool computed = step.role == Step::Role::compute || step.role == Step::Role::window ||
                               (step.role == Step::Role::reduce && !step.side);
-        step.rounded = computed && used[s] && in_memory[static_cast<size_t>(step.value)] &&
-                       needs_rounding(group.kernel, step);
+        step.rounded =
+            computed && used[s] && in_memory[static_cast<size_t>(step.value)] && needs_rounding(group.kernel, step);
       }
     }
   }

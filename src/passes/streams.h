@@ -1,7 +1,7 @@
 #pragma once
-// Residual streams: sums of one layer's result and of what earlier layers gave. A kernel that computes such a value again
-// reads the results of all layers before it, so that n layers cost n * n reads. `remember` saves these values, `fuse`
-// writes them to memory.
+// Residual streams: sums of one layer's result and of what earlier layers gave. A kernel that computes such a value
+// again reads the results of all layers before it, so that n layers cost n * n reads. `remember` saves these values,
+// `fuse` writes them to memory.
 #include <algorithm>
 
 #include "passes/upstream.h"

@@ -440,7 +440,8 @@ Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Execut
 }
 
 Results run_autograd(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
-  if (std::any_of(inputs.begin(), inputs.end(), lies_otherwise)) return run_autograd(handle, as_in_memory(inputs), scalars);
+  if (std::any_of(inputs.begin(), inputs.end(), lies_otherwise))
+    return run_autograd(handle, as_in_memory(inputs), scalars);
   std::shared_ptr<Region> region = Region::find(handle);
   std::vector<bool> wrt = wanted_gradients(*region, inputs);
   if (!wrt.empty()) {

@@ -11,10 +11,10 @@ import copy
 import os
 from collections.abc import Callable, Iterable
 
+import audit
 import torch
 from torch.utils import _pytree as pytree
 
-import audit
 import fusewright
 from fusewright.oracle import backward, judge_runs, lay_out, layout_applies, nudge_state
 
