@@ -301,14 +301,14 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
         return eager(tensors, scalars)
 
     def contested(handle, tensors, scalars):
-        results = _core.run_contested(handle, tensors, scalars)
+        results = run_contested(handle, tensors, scalars)
         if type(results) is list:
             return results
         if results == _core.Verdict.unknown:
             # Buffers are updated once, by whoever wins.
             spared = _with_copies(tensors, updates)
-            results = _core.run_region(handle, spared, scalars)
-            if not _eager_is_faster(region, eager, tensors, scalars):
+            results = run_region(handle, spared, scalars)
+            if not _eager_is_faster(region, run_region, eager, tensors, scalars):
                 for _, buffer in updates:
                     tensors[buffer].copy_(spared[buffer])
                 return results
@@ -316,10 +316,17 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
             on_unavailable(region, reasons.SLOWER, f"inputs of about [{shapes}]")
         return as_pytorch(tensors, scalars)
 
-    run = contested if contest and region.compiled.contested else _core.run_region
+    run_region, run_contested = _core.run_region, _core.run_contested
+    numbers_on_cpu = any(isinstance(node.meta["val"], torch.Tensor) for node in region.imported.scalars)
+    if numbers_on_cpu:
+        run_region, run_contested = _with_numbers(run_region), _with_numbers(run_contested)
+    run = contested if contest and region.compiled.contested else run_region
 
     def fused_region(tensors, scalars):
         nonlocal given_up
+        if numbers_on_cpu and _want_gradients(scalars):
+            on_unavailable(region, reasons.DEVICE, "a number on the CPU whose gradient is wanted")
+            return as_pytorch(tensors, scalars)
         if not given_up:
             try:
                 return run(handle, tensors, scalars)
@@ -345,13 +352,26 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
     return fused_region
 
 
+def _with_numbers(run: Callable) -> Callable:
+    """`run` for scalars some of which are tensors on the CPU."""
+
+    def converted(handle, tensors, scalars):
+        return run(handle, tensors, [s.item() if isinstance(s, torch.Tensor) else s for s in scalars])
+
+    return converted
+
+
+def _want_gradients(scalars: list) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(s, torch.Tensor) and s.requires_grad for s in scalars)
+
+
 def _with_copies(tensors: list, updates: list[tuple[int, int]]) -> list:
     """The inputs of a region with copies of those that it updates."""
     replaced = {buffer for _, buffer in updates}
     return [x.clone() if i in replaced else x for i, x in enumerate(tensors)]
 
 
-def _eager_is_faster(region: Region, eager: Callable, tensors: list, scalars: list) -> bool:
+def _eager_is_faster(region: Region, fused: Callable, eager: Callable, tensors: list, scalars: list) -> bool:
     """Time both on the inputs of a call, with the backward if its gradients are wanted.
 
     Nothing of the caller's moves: gradients go nowhere, buffers that are updated are copies, and nothing in a region
@@ -369,7 +389,7 @@ def _eager_is_faster(region: Region, eager: Callable, tensors: list, scalars: li
 
     return region.compiled.contest(
         leaves,
-        lambda: call(lambda: _core.run_region(region.compiled.handle, leaves, scalars)),
+        lambda: call(lambda: fused(region.compiled.handle, leaves, scalars)),
         lambda: call(lambda: eager(leaves, scalars)),
     )
 

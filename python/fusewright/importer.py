@@ -40,7 +40,7 @@ class Dynamic(NamedTuple):
     """A number that is known only at run time: handed to the region at each call."""
 
     node: fx.Node
-    number: object  # SymInt, SymFloat
+    number: object  # SymInt, SymFloat, or a tensor without dimensions on the CPU
 
 
 class Imported(NamedTuple):
@@ -273,8 +273,7 @@ class RegionImporter:
         return self._values[node]
 
     def _check(self, tensor) -> None:
-        """A region is on one device. That keeps out copies between devices, and the 0-d tensors on the CPU that eager
-        takes beside tensors on a GPU."""
+        """A region is on one device, which keeps out copies between devices."""
         check_tensor(tensor)
         self.device = self.device or tensor.device
         if tensor.device != self.device:
@@ -342,6 +341,8 @@ class RegionImporter:
             if isinstance(example, (torch.SymInt, torch.SymFloat)):
                 return Dynamic(value, example)
             if isinstance(example, torch.Tensor):
+                if _is_number_on_cpu(example) and device_of(node).type == "cuda":
+                    return Operand(self.scalar(Dynamic(value, example), example.dtype), example.dtype, ())
                 operand = self._values.get(value) or self.input(value)
                 wanted = autocast.cast_of(self._state_of(node), node.target, operand.dtype, example.device.type)
                 return context.cast(operand, wanted)
@@ -391,6 +392,18 @@ class RegionImporter:
             if any(symbols_of(size, self.names) - self._bound_symbols for size in sizes):
                 return node
         return members[-1]
+
+
+def _is_number_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether eager takes the tensor's number from the CPU beside tensors on a GPU. Integers are left out: the core
+    keeps numbers as float64."""
+    return tensor.dim() == 0 and tensor.device.type == "cpu" and tensor.is_floating_point()
+
+
+def device_of(node: fx.Node) -> torch.device | None:
+    value = node.meta.get("val")
+    values = value if isinstance(value, (tuple, list)) else [value]
+    return next((v.device for v in values if isinstance(v, torch.Tensor)), None)
 
 
 # Arguments that select a library or a layout, repeat what meta["val"] says, or tune what has no effect on values.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import fx
 from torch._functorch.aot_autograd import aot_export_module
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from . import autocast, reasons
 from .errors import Decline
@@ -58,6 +59,7 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     _numbers_as_items(graph, numbers)
     _drop_assertions(graph)
     _drop_identities(graph)
+    _make_masks_dense(graph)
     hidden = {node for node in graph.nodes if _statistics_behind(node)}
     graph.eliminate_dead_code(lambda node: node.is_impure() or is_marker(node))
     if not hidden <= set(graph.nodes):
@@ -218,6 +220,27 @@ def _drop_identities(graph: fx.Graph) -> None:
             before, after = node.args[0].meta["val"], node.meta["val"]
             if (before.dtype, before.device) == (after.dtype, after.device):
                 node.replace_all_uses_with(node.args[0])
+
+
+def _make_masks_dense(graph: fx.Graph) -> None:
+    """Copy masks of attention on a GPU that are expanded or transposed: PyTorch's fused attention kernels read only
+    masks whose last dimension is dense, and without them the whole matrix of scores is written to memory."""
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.target is not _aten.scaled_dot_product_attention.default or len(node.args) < 4:
+            continue
+        mask = node.args[3]
+        value = mask.meta["val"] if isinstance(mask, fx.Node) else None
+        if value is None or not value.is_cuda or statically_known_true(value.stride(-1) == 1):
+            continue
+        if mask not in copies:
+            with graph.inserting_before(node):
+                copy = graph.call_function(_aten.clone.default, (mask,), {"memory_format": torch.contiguous_format})
+            with value.fake_mode:
+                dense = torch.empty(value.shape, dtype=value.dtype, device=value.device)
+            copy.meta = {**mask.meta, "val": dense}
+            copies[mask] = copy
+        node.replace_input_with(mask, copies[mask])
 
 
 def source_name(placeholder: fx.Node) -> str:

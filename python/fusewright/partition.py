@@ -17,7 +17,7 @@ from torch import fx
 
 from . import _core, reasons
 from .errors import Decline
-from .importer import numel_hint, try_alone
+from .importer import device_of, numel_hint, try_alone
 from .normalize import autocast_states, is_marker
 from .operators import CAST, COMPUTE, FREE_VIEWS, PASSIVE, TABLE
 
@@ -82,7 +82,7 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
             passive.add(node)
         bases = _bases(node, passive, segments)
         groups[node] = group = _Group(
-            segment, _device(node), position, position, {groups[base].root() for base in bases}
+            segment, device_of(node), position, position, {groups[base].root() for base in bases}
         )
         if role not in (None, PASSIVE):
             group.members.append(node)
@@ -160,12 +160,6 @@ def _role(node: fx.Node, state, refused_before: dict, refused: list[Refused]) ->
 def _keeps_dtype_and_device(node: fx.Node) -> bool:
     source, result = node.args[0].meta.get("val"), node.meta["val"]
     return isinstance(source, torch.Tensor) and source.dtype is result.dtype and source.device == result.device
-
-
-def _device(node: fx.Node) -> torch.device | None:
-    value = node.meta.get("val")
-    values = value if isinstance(value, (tuple, list)) else [value]
-    return next((v.device for v in values if isinstance(v, torch.Tensor)), None)
 
 
 def _is_news(node: fx.Node, error: Decline) -> bool:

@@ -5,11 +5,13 @@ import contextlib
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusewright import UnsupportedError, _core, devices, optimize, reasons
 from fusewright.backend import Session, Stop
 from fusewright.capture import capture
+from fusewright.normalize import _make_masks_dense
 
 
 @pytest.fixture
@@ -50,11 +52,35 @@ def test_no_runtime_is_one_reason_for_the_graph(monkeypatch):
         optimize(lambda x: F.gelu(x * 2), strict=True)(torch.empty(4, 6, device="cuda"))
 
 
-def test_a_number_on_the_cpu_stays_outside(gpu):
-    """Eager takes a 0-d tensor of the CPU beside tensors of a GPU."""
-    regions, fallbacks, _ = captured(lambda x, s: F.gelu(x * 2) * s, X, ((), "cpu", torch.float32))
-    assert regions == [("cuda:0", ["mul", "gelu"])]
+def test_a_number_on_the_cpu_is_an_argument(gpu):
+    """Eager takes a 0-d tensor of the CPU beside tensors of a GPU; types are promoted as for tensors."""
+    number = ((), "cpu", torch.float64)
+    regions, fallbacks, (graph,) = captured(lambda x, s: torch.minimum(F.gelu(x * 2), s), X, number)
+    assert regions == [("cuda:0", ["mul", "gelu", "minimum"])] and not fallbacks
+    assert "scalar f64[]" in graph and "f32[d0, d1] = minimum" in graph
+    regions, fallbacks, _ = captured(lambda x: torch.min(F.gelu(x), torch.tensor(0.5)) * torch.tensor(3.0), X)
+    assert regions == [("cuda:0", ["gelu", "min", "mul"])] and not fallbacks
+    regions, fallbacks, _ = captured(lambda x, s: F.gelu(x * 2) * s, X, ((), "cpu", torch.int64))
     assert [(f.operator, f.reason) for f in fallbacks] == [("aten.mul.Tensor", reasons.DEVICE)]
+
+
+def test_masks_of_attention_are_dense():
+    """PyTorch's fused attention on a GPU reads no mask that is expanded in its last dimension."""
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    graph = fx.Graph()
+    q, expanded, dense, short = (graph.placeholder(name) for name in ("q", "expanded", "dense", "short"))
+    with FakeTensorMode():
+        q.meta["val"] = torch.empty(2, 3, 8, 16, device="cuda")
+        expanded.meta["val"] = torch.empty(2, 1, 8, 1, device="cuda", dtype=torch.bool).expand(2, 1, 8, 8)
+        dense.meta["val"] = torch.empty(8, 8, device="cuda")
+        short.meta["val"] = torch.empty(2, 1, 8, 1).expand(2, 1, 8, 8)  # on a processor they may stay what they are
+    calls = [graph.call_function(attention, (q, q, q, mask)) for mask in (expanded, expanded, dense, short)]
+    graph.output(calls)
+    _make_masks_dense(graph)
+    graph.lint()
+    first, second, *others = (call.args[3] for call in calls)
+    assert first is second and first.target is torch.ops.aten.clone.default and first.args == (expanded,)
+    assert first.meta["val"].stride() == (64, 64, 8, 1) and others == [dense, short]
 
 
 def test_a_copy_to_another_device_cuts_and_is_no_news(gpu):

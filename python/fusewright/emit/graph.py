@@ -91,13 +91,21 @@ class GraphWriter:
         self.lines.append(f"{name} = {text}")
 
     def _write_region(self, node: fx.Node) -> None:
-        inputs = [self.value(value) for value in (*node.args[0], *node.args[1])]
+        numbers = [self._number(number) for number in node.args[1]]
+        inputs = [*(self.value(value) for value in node.args[0]), *numbers]
         function, count = self.call(node.target.region, inputs)
         results = ["_"] * count
         for user in node.users:
             results[user.args[1]] = self._new_name(user)
         left = f"({', '.join(results)}{',' if count == 1 else ''}) = " if node.users else ""
         self.lines.append(f"{left}{function}({', '.join(inputs)})")
+
+    def _number(self, node: fx.Node) -> str:
+        if not _is_tensor(node):
+            return self.value(node)
+        if any("_parameters_" in str(source.target) for source in _upstream(node)):
+            raise InputError(f"{self.what}: a parameter on the CPU is multiplied with tensors on a GPU, in {node.name}")
+        return f"{self.value(node)}.item()"
 
     def _operator(self, node: fx.Node) -> str:
         target = node.target
@@ -128,6 +136,8 @@ class GraphWriter:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor) or value.numel() > _MOST_CONSTANTS:
             raise InputError(f"{self.what}: a constant {node.target} of the graph is too large to be written down")
+        if value.dim() == 0 and value.device.type == "cpu":  # a number, wherever the other tensors are
+            return f"torch.tensor({value.tolist()}, dtype={value.dtype})"
         self._uses_device = True
         return f"torch.tensor({value.tolist()}, dtype={value.dtype}, device=device)"
 
@@ -160,6 +170,16 @@ class GraphWriter:
         self._taken.add(name)
         self.names[node] = name
         return name
+
+
+def _upstream(node: fx.Node) -> set[fx.Node]:
+    found, stack = set(), [node]
+    while stack:
+        source = stack.pop()
+        if source not in found:
+            found.add(source)
+            stack += source.all_input_nodes
+    return found
 
 
 def _is_tensor(node: fx.Node) -> bool:
