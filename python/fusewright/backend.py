@@ -137,6 +137,8 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
         except Blamed as blamed:
             refused_before[blamed.node] = blamed.error
     for refused in plan.refused:
+        if not refused.is_news:
+            continue
         fallback = describe_node(refused.node, refused.reason, refused.detail)
         captured.fallbacks.append(fallback)
         session.report(fallback)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 
 import torch
@@ -14,7 +15,7 @@ from . import reasons
 from .backend import Fallback, Session, Stop
 from .capture import capture
 from .optimize import function_name, is_optimized, restore
-from .outline import Outline
+from .outline import OPERATOR, VIEW, Operator, Outline
 
 
 @dataclass
@@ -84,6 +85,20 @@ class Saving:
     without: int
 
 
+STOP_HEADER = ("reason", "operator", "result", "what happened", "line")
+FUSED, IN_LIBRARY, IS_VIEW, OUTSIDE = "fused", "library", "view", "outside"
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of one operator of the captured graph: fused into kernels, a call of the library inside a region, a
+    view (which costs nothing), or outside, with the reason."""
+
+    operator: Operator
+    what: str
+    where: str  # kernels of the forward, or the reason
+
+
 @dataclass
 class Explanation:
     """What `explain` found. `str()` of it is a readable page."""
@@ -111,8 +126,43 @@ class Explanation:
 
         return sorted((*self.kernels, *self.library), key=place)
 
+    @property
+    def stops_to_show(self) -> list[tuple[str, str, str, str, str]]:
+        """Rows for `STOP_HEADER`, each once. Library calls are in a table of their own."""
+        stops = [stop for stop in self.stops if stop["reason"] != "library_call"]
+        rows = [
+            (stop["reason"], stop["operator"], _sizes(stop["shape"]), stop["detail"], stop["source"]) for stop in stops
+        ]
+        return list(dict.fromkeys(rows))
+
+    @property
+    def fates(self) -> list[Fate]:
+        """Every operator of the captured graphs, once."""
+        return [
+            self._fate(entry)
+            for outline in self.outlines
+            for entry in outline.operators
+            if entry.kind in (VIEW, OPERATOR)
+        ]
+
+    def _fate(self, entry: Operator) -> Fate:
+        if entry.kind == VIEW:
+            return Fate(entry, IS_VIEW, "")
+        if not entry.region:
+            return Fate(entry, OUTSIDE, entry.reason)
+        mine = [s for s in self.steps if (s.phase, s.region) == ("forward", entry.region) and entry.origin in s.origins]
+        in_library = any(isinstance(step, LibraryCall) for step in mine)
+        return Fate(entry, IN_LIBRARY if in_library else FUSED, ", ".join(step.name for step in mine))
+
     def __str__(self) -> str:
         lines = [f"{self.name}: {_count(self.graphs, 'graph')}, {_count(len(self.regions), 'fused region')}"]
+        fates = self.fates
+        if fates:
+            kinds = Counter(fate.what for fate in fates)
+            total = ", ".join(f"{kinds[what]} {what}" for what in (FUSED, IN_LIBRARY, IS_VIEW, OUTSIDE) if kinds[what])
+            lines += ["", f"{_count(len(fates), 'operator')}: {total}"]
+            rows = [(f.operator.name, _sizes(f.operator.shape), f.what, f.where, f.operator.source) for f in fates]
+            lines += table(("operator", "result", "became", "where or why", "line"), rows)
         for phase in dict.fromkeys(kernel.phase for kernel in self.kernels):
             kernels = [kernel for kernel in self.kernels if kernel.phase == phase]
             lines += ["", f"{phase}: {_count(len(kernels), 'kernel')}"]
@@ -128,8 +178,8 @@ class Explanation:
             )
         if self.rewrites:
             lines += ["", "rewrites", *(f"  {rewrite}" for rewrite in self.rewrites)]
-        if self.stops:
-            lines += ["", "where fusion stopped", *(f"  {_stop(stop)}" for stop in self.stops)]
+        if stops := self.stops_to_show:
+            lines += ["", "where fusion stopped", *table(STOP_HEADER, stops)]
         lines += ["", "outside" if self.fallbacks else "outside: nothing"]
         rows = [(f.operator or "graph", f.shapes, f.dtype, f.reason, f.source or f.detail) for f in self.fallbacks]
         lines += table(("operator", "shapes", "dtype", "reason", "where"), rows) if rows else []
@@ -245,8 +295,8 @@ def _bytes(number: int) -> str:
     return f"{value:.3g} {units[0]}"
 
 
-def _stop(stop) -> str:
-    return f"{stop['reason']}: {stop['detail']}" if isinstance(stop, dict) else str(stop)
+def _sizes(shape: list[int]) -> str:
+    return "x".join(map(str, shape)) or "()"
 
 
 def table(header: tuple, rows: list[tuple]) -> list[str]:

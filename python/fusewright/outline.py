@@ -9,19 +9,21 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
+from . import reasons
 from .assemble import Region
 from .importer import source_of
 from .normalize import Normalized
-from .operators import TABLE
+from .operators import FREE_VIEWS, TABLE
 from .partition import Partition
 from .sizes import size_hint
 
-INPUT, STATE, VIEW, OPERATOR = "input", "state", "view", "operator"
+INPUT, STATE, VIEW, OPERATOR, NUMBER = "input", "state", "view", "operator", "number"
 
 
 @dataclass
 class Operator:
-    """One node: an input of the model, its state (parameters, buffers, constants), a view, or an operator."""
+    """One node: an input of the model, its state (parameters, buffers, constants), a view, a number (arithmetic on
+    sizes), or an operator."""
 
     number: int
     name: str  # as the user knows it
@@ -32,6 +34,8 @@ class Operator:
     region: str = ""  # "" for what stays PyTorch's
     origin: int = -1  # its number in the region: Kernel.origins
     is_result: bool = False  # of the graph
+    reason: str = ""  # why an operator stays PyTorch's: one of `reasons`
+    detail: str = ""
 
 
 @dataclass
@@ -48,6 +52,7 @@ def outline_of(gm: fx.GraphModule, normal: Normalized, plan: Partition, regions:
     result = Outline()
     numbers: dict[fx.Node, int] = {}  # several nodes may stand for one operator: elements of its results
     region_of = {node: region for region in regions for node in region.members}
+    refused = {r.node: r for r in plan.refused}
     names = iter([node.name for node in gm.graph.nodes if node.op == "placeholder"])
     for node in normal.graph.nodes:
         if node.target is operator.getitem:
@@ -61,6 +66,10 @@ def outline_of(gm: fx.GraphModule, normal: Normalized, plan: Partition, regions:
             )
             if region:
                 entry.region, entry.origin = region.name, region.imported.origins.get(node, -1)
+            elif kind == OPERATOR:
+                made_here = not any(_holds_tensors(source) for source in node.all_input_nodes)
+                entry.reason = reasons.MADE_HERE if made_here else refused[node].reason
+                entry.detail = "" if made_here else refused[node].detail
             numbers[node] = entry.number
             result.operators.append(entry)
     for node in normal.results:
@@ -82,7 +91,14 @@ def _name_and_kind(node: fx.Node, plan: Partition, given: str) -> tuple[str, str
         return short.replace("_", " "), STATE if state else INPUT
     row = TABLE.get(node.target)
     name = row.name if row else node.target._schema.name.split("::")[1]
-    return name, VIEW if node in plan.passive else OPERATOR
+    if node in plan.passive or node.target in FREE_VIEWS:
+        return name, VIEW
+    return name, OPERATOR if _holds_tensors(node) else NUMBER
+
+
+def _holds_tensors(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return any(isinstance(v, torch.Tensor) for v in (value if isinstance(value, (tuple, list)) else [value]))
 
 
 def _shape(node: fx.Node) -> list[int]:

@@ -29,6 +29,7 @@ class Refused:
     node: fx.Node
     reason: str
     detail: str
+    is_news: bool = True  # whether the log says it
 
 
 @dataclass
@@ -90,7 +91,14 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
                 _merge(groups[base].root(), group.root())
     order = {node: position for position, node in enumerate(graph.nodes)}
     found = dict.fromkeys(group.root() for group in groups.values())
-    regions = [sorted(g.members, key=order.__getitem__) for g in found if g.members and _is_worth_a_call(g.members)]
+    regions = []
+    for group in found:
+        if not group.members:
+            continue
+        if reason := _not_worth_a_call(group.members):
+            refused += [Refused(node, reason, "", is_news=False) for node in group.members]
+        else:
+            regions.append(sorted(group.members, key=order.__getitem__))
     return Partition(regions, refused, passive, states, segments)
 
 
@@ -149,11 +157,10 @@ def _role(node: fx.Node, state, refused_before: dict, refused: list[Refused]) ->
         try_alone(node, [user for user in node.users if user.target is operator.getitem], state)
         return row.role
     except Decline as error:
-        if _is_news(node, error):
-            refused.append(Refused(node, error.reason, error.detail))
+        refused.append(Refused(node, error.reason, error.detail, _is_news(node, error)))
     except _core.Error as error:
-        if row is None or row.role != PASSIVE or _hangs_on_work(node):
-            refused.append(Refused(node, reasons.REJECTED, str(error)))
+        is_news = row is None or row.role != PASSIVE or _hangs_on_work(node)
+        refused.append(Refused(node, reasons.REJECTED, str(error), is_news))
     return None
 
 
@@ -180,10 +187,12 @@ def _hangs_on_work(view: fx.Node) -> bool:
     return source.op == "call_function" and source.target in TABLE and TABLE[source.target].role != PASSIVE
 
 
-def _is_worth_a_call(members: list[fx.Node]) -> bool:
+def _not_worth_a_call(members: list[fx.Node]) -> str | None:
     """Products and casts alone are PyTorch's already; single numbers (a counter) cost less than a kernel's launch."""
     rows = [TABLE[node.target] for node in members if node.target in TABLE]
-    return any(row.role == COMPUTE for row in rows) and any(_largest(node) > 1 for node in members)
+    if not any(row.role == COMPUTE for row in rows):
+        return reasons.ALONE
+    return None if any(_largest(node) > 1 for node in members) else reasons.TOO_SMALL
 
 
 def _largest(node: fx.Node) -> int:

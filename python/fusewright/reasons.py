@@ -24,5 +24,7 @@ REJECTED = "core_rejected"  # the core refused the region: see the detail
 INTERNAL = "internal_error"  # a fault of ours; the debug log has the traceback
 SLOWER = "slower_than_eager"  # timed on the GPU: for inputs of these sizes PyTorch's own operators are faster
 TOO_SMALL = "too_small"  # single numbers only: a kernel would cost more than it saves
+ALONE = "nothing_to_fuse"  # a product, a cast or an update with no other operator beside it: PyTorch's own is as good
+MADE_HERE = "not_computed_from_tensors"  # a fresh tensor or a number, of which nothing is read from memory
 
 ALL = tuple(sorted(value for name, value in globals().items() if name.isupper() and isinstance(value, str)))

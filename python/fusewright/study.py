@@ -16,6 +16,7 @@ from .explain import Explanation
 from .floor import Machine, measure_machine
 from .measure import Timing, tensors_in, training_step
 from .models import ModelFile, is_float_tensor
+from .optimize import optimize
 from .subject import plain_copy
 from .traffic import Traffic, traffic_of
 
@@ -28,6 +29,7 @@ SHORT = {"seeds": 1, "dtypes": (), "batches": (3,), "layouts": ("channels_last",
 class Study:
     name: str
     eager: Traffic
+    fused: Traffic  # the same of the optimised model, with what stays PyTorch's
     benchmark: Benchmark
     certificate: Certificate
     machine: Machine
@@ -60,6 +62,7 @@ class Study:
             "name": self.name,
             "verdict": "right" if self.ok else "wrong",
             "eager": vars(self.eager),
+            "fused": vars(self.fused),
             "machine": vars(self.machine),
             "benchmark": self.benchmark.to_dict(),
             "certificate": self.certificate.to_dict(),
@@ -80,7 +83,7 @@ def study(
 ) -> Study:
     """Works on copies; the arguments are those of `bench`."""
     progress = progress or (lambda _: None)
-    progress("count eager's operators")
+    progress("count operators")
     plain = plain_copy(model, "report")
     eager = _traffic(plain, list(draw(seed)))
     options = {"draw": draw, "seed": seed, "progress": progress}
@@ -88,19 +91,23 @@ def study(
         model, **options, candidates=candidates, seconds=seconds, file=file, scale=scale, first_call_of=first_call_of
     )
     certificate = certify(model, **{**options, "progress": lambda case: progress(f"certify {case}")}, **SHORT)
+    progress("count what runs now")
+    regions = result.explanations.get("step") or result.explanations.get("forward") or Explanation(result.subject)
+    fused = _traffic(optimize(copy.deepcopy(plain)), list(draw(seed)), regions)
     progress("measure the machine")
     dtype = next((p.dtype for p in plain.parameters() if p.is_floating_point()), torch.float32)
     everything = (*plain.parameters(), *tensors_in(list(draw(seed))))
     device = next((x.device for x in everything), torch.device("cpu"))
     machine = measure_machine(device, dtype)
-    return Study(result.subject, eager, result, certificate, machine)
+    return Study(result.subject, eager, fused, result, certificate, machine)
 
 
-def _traffic(model: nn.Module, inputs: list) -> Traffic:
-    """Of a training step; of a call, if nothing has a gradient."""
+def _traffic(model: nn.Module, inputs: list, regions: Explanation | None = None) -> Traffic:
+    """Of a training step; of a call, if nothing has a gradient. `regions`: of an optimised model."""
     leaves = [x.detach().clone().requires_grad_() if is_float_tensor(x) else x for x in inputs]
-    outputs = [x for x in tensors_in(copy.deepcopy(model)(*leaves)) if x.requires_grad]
+    # The first call compiles.
+    outputs = [x for x in tensors_in((model if regions else copy.deepcopy(model))(*leaves)) if x.requires_grad]
     if not outputs:
-        return traffic_of(lambda: model(*leaves))
+        return traffic_of(lambda: model(*leaves), regions)
     gradients = [torch.ones_like(x) for x in outputs]
-    return traffic_of(lambda: training_step(model)(*leaves, gradients))
+    return traffic_of(lambda: training_step(model)(*leaves, gradients), regions)

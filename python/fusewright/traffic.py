@@ -1,4 +1,4 @@
-"""What eager PyTorch runs: operators that touch memory, and the bytes that they read and write."""
+"""What a model runs: operators that touch memory, and the bytes that they read and write."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import reasons
+from .explain import Explanation, Kernel
+from .importer import numel_hint
 from .measure import tensors_in
 
 # Operators that stay with the library: counted apart, before and after.
@@ -26,16 +29,22 @@ _TOUCH_NOTHING = ("detach", "empty", "empty_like", "empty_strided")
 
 @dataclass(frozen=True)
 class Traffic:
-    operators: int
-    library: int  # calls
+    operators: int  # of PyTorch's, and kernels of ours
+    library: int  # calls; the gradients of a product are one call each
     bytes: int  # outside the library's operators
 
 
-def traffic_of(call: Callable[[], object]) -> Traffic:
-    """Of what the call runs, with a backward if it asks for one."""
+def traffic_of(call: Callable[[], object], regions: Explanation | None = None) -> Traffic:
+    """Of what the call runs, with a backward if it asks for one. `regions` says what calls of regions consist of."""
     with _CountOperators() as count:
         call()
-    return Traffic(count.operators, count.library, count.bytes)
+    steps = regions.steps if regions else []
+    left = {f.operator for f in regions.fallbacks if f.reason == reasons.SLOWER} if regions else set()
+    steps = [step for step in steps if f"region {step.region}" not in left]  # those run as PyTorch's operators
+    kernels = [step for step in steps if isinstance(step, Kernel)]
+    moved = sum(kernel.bytes_read + kernel.bytes_written for kernel in kernels)
+    library = count.library + len(steps) - len(kernels)
+    return Traffic(count.operators + len(kernels), library, count.bytes + moved)
 
 
 class _CountOperators(TorchDispatchMode):
@@ -43,14 +52,22 @@ class _CountOperators(TorchDispatchMode):
         super().__init__()
         self.operators = self.library = self.bytes = 0
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Dynamo's word for a mode under which optimised models stay optimised."""
+        return True
+
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         result = function(*arguments, **(keywords or {}))
         namespace, name = function._schema.name.split("::")
         returns = function._schema.returns
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
-        if is_view or name in _TOUCH_NOTHING or namespace == "prim":  # which asks fake tensors for their device
+        # prim asks fake tensors for their device.
+        if is_view or name in _TOUCH_NOTHING or namespace in ("prim", "fusewright"):
             return result
-        if name in LIBRARY_OPERATORS:
+        if name == "convolution_backward":
+            self.library += sum(wanted for wanted in arguments[-1][:2])  # of input and weight
+        elif name in LIBRARY_OPERATORS:
             self.library += 1
         else:
             self.operators += 1
@@ -59,4 +76,4 @@ class _CountOperators(TorchDispatchMode):
 
 
 def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return numel_hint(tensor) * tensor.element_size()

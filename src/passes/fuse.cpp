@@ -683,9 +683,7 @@ class Fuser {
     made_by_[v] = step;
   }
 
-  void note(const char* reason, Value v, const char* detail) {
-    stops_.push_back({reason, v, graph_.describe(v) + ": " + detail});
-  }
+  void note(const char* reason, Value v, const char* detail) { stops_.push_back({reason, v, detail}); }
 
   // Written to memory: region results, and what another group reads.
   void mark_stores() {

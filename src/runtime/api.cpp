@@ -249,7 +249,9 @@ std::string Function::explain() const {
   const Program& program = state_->program();
   auto rest = [&](const Plan& plan, const Fusion& fusion, const char* phase) {
     for (Value v : plan.library_calls()) text << phase << "  library: " << plan.graph().describe(v) << "\n";
-    for (const Stop& stop : fusion.stops) text << phase << "  stopped: " << stop.reason << ": " << stop.detail << "\n";
+    for (const Stop& stop : fusion.stops)
+      text << phase << "  stopped: " << stop.reason << ": " << plan.graph().describe(stop.value) << ": " << stop.detail
+           << "\n";
   };
   rest(state_->executable->forward(), program.forward_fusion, "forward");
   if (program.training()) rest(state_->executable->backward(), program.backward_fusion, "backward");

@@ -205,11 +205,17 @@ py::dict report_tensors(const Program& program) {
   return result;
 }
 
-py::list report_stops(const Fusion& fusion) {
+py::list report_stops(const Graph& graph, const Fusion& fusion) {
   py::list result;
   for (const Stop& stop : fusion.stops) {
+    const Node& node = graph[stop.value];
+    Ints sizes;
+    for (const Size& size : graph.shape(stop.value)) sizes.push_back(graph.hint(size));
     py::dict row;
     row["reason"] = stop.reason;
+    row["operator"] = name_of(node.op);
+    row["shape"] = sizes;
+    row["source"] = node.origin >= 0 ? graph.origins[static_cast<size_t>(node.origin)].source : "";
     row["detail"] = stop.detail;
     result.append(row);
   }
@@ -245,11 +251,11 @@ py::dict report(Region& region, const Wanted& wanted) {
   py::dict result;
   py::list kernels = report_kernels(executable->forward(), program.forward_fusion, "forward");
   py::list library = report_library(executable->forward(), program.forward_fusion, "forward");
-  py::list stops = report_stops(program.forward_fusion);
+  py::list stops = report_stops(program.forward, program.forward_fusion);
   if (executable->training()) {
     kernels = kernels + report_kernels(executable->backward(), program.backward_fusion, "backward");
     library = library + report_library(executable->backward(), program.backward_fusion, "backward");
-    stops = stops + report_stops(program.backward_fusion);
+    stops = stops + report_stops(program.backward, program.backward_fusion);
   }
   result["kernels"] = kernels;
   result["library"] = library;

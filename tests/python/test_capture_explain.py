@@ -8,6 +8,7 @@ from torch import nn
 
 import fusewright
 from fusewright import explain, optimize, reasons
+from fusewright.study import _traffic
 
 
 def model():
@@ -77,6 +78,63 @@ def test_equal_operators_of_one_line_are_both_listed():
 
     (kernel,) = explain(f, torch.randn(3, 4), torch.randn(3, 4)).kernels
     assert kernel.operators == ["mul", "mul", "sigmoid", "sigmoid", "add"]
+
+
+class Partly(nn.Module):
+    """Fused, a library call within, a lone product, views, and what is not supported."""
+
+    def __init__(self):
+        super().__init__()
+        self.inside, self.alone, self.norm = nn.Linear(16, 32), nn.Linear(8, 8), nn.LayerNorm(32)
+
+    def forward(self, x, y):
+        z = torch.tanh(self.norm(self.inside(x)))
+        return z.reshape(-1), torch.cumsum(self.alone(y[1:]), 0), torch.zeros(3)
+
+
+def partly():
+    return Partly(), torch.randn(4, 16, requires_grad=True), torch.randn(5, 8, requires_grad=True)
+
+
+def test_every_operator_is_listed_once():
+    explanation = explain(*partly())
+    found = [(fate.operator.name, fate.what, fate.where) for fate in explanation.fates]
+    (kernel,) = [kernel.name for kernel in explanation.kernels if kernel.phase == "forward"]
+    assert found == [
+        ("linear", "library", f"matmul, {kernel}"),
+        ("layer_norm", "fused", kernel),
+        ("tanh", "fused", kernel),
+        ("reshape", "view", ""),
+        ("slice", "view", ""),
+        ("linear", "outside", reasons.ALONE),
+        ("cumsum", "outside", reasons.UNSUPPORTED_OPERATOR),
+        ("zeros", "outside", reasons.MADE_HERE),
+    ]
+    assert "8 operators: 2 fused, 1 library, 2 view, 3 outside" in str(explanation)
+
+
+def test_totals_count_the_same_things():
+    """Of a model that is partly fused, what is left to PyTorch counts on both sides."""
+    model, *inputs = partly()
+    regions = explain(model, *inputs)
+    eager, fused = _traffic(model, inputs), _traffic(optimize(copy.deepcopy(model)), inputs, regions)
+    assert fused.library == eager.library == 6  # of each product two gradients and the product
+    left = fused.operators - len(regions.kernels)
+    assert 0 < left < eager.operators and fused.operators < eager.operators
+    whole = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh())
+    regions = explain(whole, inputs[0])
+    assert _traffic(optimize(copy.deepcopy(whole)), inputs[:1], regions).operators == len(regions.kernels)
+
+
+def test_stops_have_sizes_and_lines():
+    def f(x, y):
+        return (torch.softmax(x * 2, 0) + y).sum(1), torch.softmax(x * 3, 1)
+
+    explanation = explain(f, torch.randn(6, 7), torch.randn(6, 7))
+    stops = explanation.stops_to_show
+    assert stops and all(reason != "library_call" for reason, *_ in stops)
+    assert all("test_capture_explain.py" in line for *_, line in stops)
+    assert not any("d0" in cell for row in stops for cell in row)
 
 
 def test_explain_a_function_that_is_optimised():

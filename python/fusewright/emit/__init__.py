@@ -14,7 +14,7 @@ from ..importer import Imported
 from ..models import ModelFile, describe, is_float_tensor
 from ..sizes import size_text_of
 from .capturing import Capture, capture_model
-from .explanation import eager_bytes, explanation
+from .explanation import bytes_outside, eager_bytes, explanation
 from .graph import GraphWriter
 from .kernels import Kernels
 from .measuring import measured
@@ -122,6 +122,7 @@ def emit(
     emitted = _summary(captures, regions, backend)
     emitted.training, emitted.sizes = training, describe(inputs)
     eager = eager_bytes(model.train(training), inputs, training)
+    outside = bytes_outside(captures[training], training)
     sections = [
         *_imports(imports, backend),
         "",
@@ -136,7 +137,7 @@ def emit(
     ]
 
     def written() -> str:
-        text = "\n".join([*explanation(file, emitted, eager, NEW_NAME), *sections])
+        text = "\n".join([*explanation(file, emitted, eager, outside, NEW_NAME), *sections])
         return re.sub(r"\n{4,}", "\n\n\n", text).rstrip("\n") + "\n"
 
     if device is not None:

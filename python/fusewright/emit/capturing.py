@@ -33,6 +33,7 @@ class Capture:
     settings: list[tuple[str, str]] = field(default_factory=list)  # attributes that a call sets, and to what
     size_guards: list = field(default_factory=list)  # relations between sizes that hold for it
     given: int = 0  # inputs of the call
+    requires_grad: list[bool] = field(default_factory=list)  # for each placeholder of its graph
 
 
 class _EmitSession(Session):
@@ -138,6 +139,7 @@ def capture_model(file: ModelFile, model: nn.Module, inputs: list, training: boo
         settings,
         _size_guards(captured.module),
         len(inputs),
+        [isinstance(value, torch.Tensor) and value.requires_grad for value in session.arguments],
     )
 
 

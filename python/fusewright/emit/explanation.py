@@ -9,8 +9,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .. import _core
+from ..log import logger
 from ..measure import show_bytes
 from ..traffic import traffic_of
+from .capturing import Capture
 from .extension import plain_words
 
 _WIDTH = 116
@@ -38,7 +40,32 @@ def eager_bytes(model: torch.nn.Module, inputs: list, training: bool) -> int | N
 
             with torch.set_grad_enabled(training):
                 return traffic_of(run).bytes
-    except Exception:  # a model that cannot be run without memory: the file says nothing about it
+    except Exception as error:  # a model that cannot be run without memory: the file says nothing about it
+        logger.debug("what eager moves was not counted", exc_info=error)
+        return None
+
+
+def bytes_outside(capture: Capture, training: bool) -> int | None:
+    """The same of what stands outside the regions of a captured graph."""
+    try:
+        module = capture.captured.module
+        values = [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+        mode = next(x.fake_mode for x in values if isinstance(x, torch.Tensor))
+        with mode, torch.set_grad_enabled(training):
+            given = [
+                x.detach().requires_grad_(training and wanted) if isinstance(x, torch.Tensor) else x
+                for x, wanted in zip(values, capture.requires_grad, strict=True)
+            ]
+
+            def run() -> None:
+                results = torch.utils._pytree.tree_leaves(module.forward(*given))
+                wanted = [r for r in results if isinstance(r, torch.Tensor) and r.requires_grad]
+                if wanted:
+                    torch.autograd.backward(wanted, [torch.empty_like(r) for r in wanted])
+
+            return traffic_of(run).bytes
+    except Exception as error:
+        logger.debug("what stays outside was not counted", exc_info=error)
         return None
 
 
@@ -46,7 +73,7 @@ def _paragraph(text: str, indent: str = "") -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False)
 
 
-def explanation(file, emitted, eager: int | None, new_name: str) -> list[str]:
+def explanation(file, emitted, eager: int | None, outside: int | None, new_name: str) -> list[str]:
     """The lines of the file's docstring."""
     cuda = emitted.backend == "cuda"
     model = file.model.__name__
@@ -64,11 +91,13 @@ def explanation(file, emitted, eager: int | None, new_name: str) -> list[str]:
         lines += _paragraph(
             f"{kernel['phase']}, {kernel['schedule']} schedule, {moved}: {' '.join(kernel['operators'])}", "    "
         )
-    before = "" if eager is None else f"{show_bytes(eager)} before, "
+    # Before and now, or neither: what cannot be counted on both sides is not compared.
+    before = "" if None in (eager, outside) else f"{show_bytes(eager)} before, "
+    now = emitted.bytes_of_a_step + (outside or 0)
     lines += ["", "What it moves"]
     lines += _paragraph(
         f"Outside of matrix products and convolutions, {step} with inputs {emitted.sizes} moves {before}"
-        f"{show_bytes(emitted.bytes_of_a_step)} now.",
+        f"{show_bytes(now)} now{'' if outside is not None else ' in its kernels'}.",
         "  ",
     )
     lines += ["", "Why it is faster", *_paragraph(_WHY, "  ")]

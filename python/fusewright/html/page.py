@@ -9,7 +9,7 @@ from importlib import resources
 from ..benchmark import Benchmark
 from ..candidates import OURS
 from ..certify import Certificate
-from ..explain import Explanation, Kernel, LibraryCall, kernel_bytes
+from ..explain import STOP_HEADER, Explanation, Kernel, LibraryCall, kernel_bytes
 from ..floor import least_bytes
 from ..measure import Timing, show_bytes, show_seconds
 from ..study import Study
@@ -74,10 +74,9 @@ def _index(studies: Sequence[Study], title: str) -> str:
     rows = []
     for i, study in enumerate(studies, 1):
         faster = [_times(study.benchmark.faster(OURS, mode)) for mode in ("forward", "step")]
-        fused = kernel_bytes(study.explanation)
         cells = [f'<td><a href="#model-{i}">{breakable(study.name)}</a></td>']
         cells += [f'<td class="n">{escape(text)}</td>' for text in faster]
-        cells += [f'<td class="n">{show_bytes(study.eager.bytes)} &rarr; {show_bytes(fused)}</td>']
+        cells += [f'<td class="n">{show_bytes(study.eager.bytes)} &rarr; {show_bytes(study.fused.bytes)}</td>']
         cells += [f'<td class="n {"ok" if study.ok else "bad"}">{"right" if study.ok else "wrong"}</td>']
         rows.append(f"<tr>{''.join(cells)}</tr>")
     head = "<tr><th></th><th class=n>forward vs eager</th><th class=n>training step vs eager</th>"
@@ -113,17 +112,19 @@ def _article(study: Study, i: int, with_links: bool) -> str:
 
 def _header(study: Study, links: str) -> str:
     explanation, benchmark = study.explanation, study.benchmark
-    fused = kernel_bytes(explanation)
+    eager, fused = study.eager, study.fused
+    left = fused.operators - len(explanation.kernels)
     cards = [
         _card(
             "operators to kernels",
-            f"{study.eager.operators} <em>&rarr; {len(explanation.kernels)}</em>",
-            f"forward and backward; {study.eager.library} library calls, now {len(explanation.library)}",
+            f"{eager.operators} <em>&rarr; {fused.operators}</em>",
+            f"forward and backward{f', {left} of them operators left to PyTorch' if left > 0 else ''}; "
+            f"{eager.library} library calls, now {fused.library}",
         ),
         _card(
             "bytes outside the library",
-            f"{show_bytes(study.eager.bytes)} <em>&rarr; {show_bytes(fused)}</em>",
-            f"{study.eager.bytes / max(fused, 1):.1f} times less traffic",
+            f"{show_bytes(eager.bytes)} <em>&rarr; {show_bytes(fused.bytes)}</em>",
+            f"{eager.bytes / max(fused.bytes, 1):.1f} times less traffic",
         ),
     ]
     for mode, name in (("forward", "forward"), ("step", "training step")):
@@ -177,8 +178,9 @@ def _panel(title: str, hint: str, content: str) -> str:
 
 
 def _bytes(study: Study) -> str:
-    explanation, eager = study.explanation, study.eager.bytes
-    fused, least = kernel_bytes(explanation), least_bytes(explanation)
+    explanation, eager, fused = study.explanation, study.eager.bytes, study.fused.bytes
+    left = max(0, fused - kernel_bytes(explanation))  # what operators left to PyTorch move
+    least = least_bytes(explanation) + left
     rows = [Bar("eager", eager, [show_bytes(eager)]), Bar("fused", fused, [show_bytes(fused)], "ours")]
     rows.append(Bar("the least possible", least, [show_bytes(least)], "floor"))
     lead = (
@@ -280,11 +282,9 @@ def _outside(study: Study) -> str:
     ]
     header = ("operator", "shapes", "dtype", "reason", "where")
     parts = [_table("", header, fallbacks)] if fallbacks else ["<p>Everything is in a fused region.</p>"]
-    stops = [(s["reason"], s["detail"]) if isinstance(s, dict) else (str(s), "") for s in explanation.stops]
-    if stops:
-        rows = list(dict.fromkeys(stops))
+    if rows := explanation.stops_to_show:
         opened = " open" if len(rows) <= LONG else ""
-        table = _table("", ("reason", "detail"), rows)
+        table = _table("", STOP_HEADER, rows)
         parts.append(f"<details{opened}><summary>Where fusion stopped ({len(rows)})</summary>{table}</details>")
     if explanation.savings:
         rows = [
