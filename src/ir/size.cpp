@@ -54,38 +54,39 @@ struct Size::Factor {
   Size a, b;
 };
 
-Size::Size(int64_t constant) {
-  if (constant != 0) terms_[""] = {constant, {}};
-  normalise();
-}
+Size::Size(int64_t constant) : Size(constant == 0 ? Terms{} : Terms{{"", {constant, {}}}}) {}
 
-void Size::normalise() {
-  std::erase_if(terms_, [](const auto& entry) { return entry.second.coefficient == 0; });
-  text_.clear();
+Size::Size(Terms terms) {
+  auto expression = std::make_shared<Expression>();
+  std::erase_if(terms, [](const auto& entry) { return entry.second.coefficient == 0; });
+  std::string& text = expression->text;
   // Symbols before the constant: "h + 2" reads better than "2 + h".
   auto append = [&](const std::string& monomial, int64_t coefficient) {
-    bool negative = coefficient < 0 && !text_.empty();
-    if (!text_.empty()) text_ += negative ? " - " : " + ";
+    bool negative = coefficient < 0 && !text.empty();
+    if (!text.empty()) text += negative ? " - " : " + ";
     int64_t shown = negative ? multiply(coefficient, -1) : coefficient;
     if (monomial.empty())
-      text_ += std::to_string(shown);
+      text += std::to_string(shown);
     else if (shown == 1)
-      text_ += monomial;
+      text += monomial;
     else
-      text_ += std::to_string(shown) + "*" + monomial;
+      text += std::to_string(shown) + "*" + monomial;
   };
-  for (const auto& [monomial, term] : terms_)
+  for (const auto& [monomial, term] : terms)
     if (!monomial.empty()) append(monomial, term.coefficient);
-  if (auto it = terms_.find(""); it != terms_.end()) append("", it->second.coefficient);
-  if (text_.empty()) text_ = "0";
+  if (auto it = terms.find(""); it != terms.end()) append("", it->second.coefficient);
+  if (text.empty()) text = "0";
+  if (terms.empty())
+    expression->constant = 0;
+  else if (terms.size() == 1 && terms.begin()->first.empty())
+    expression->constant = terms.begin()->second.coefficient;
+  expression->terms = std::move(terms);
+  expression_ = std::move(expression);
 }
 
 Size Size::from_factor(std::shared_ptr<const Factor> factor) {
-  Size result;
   std::string key = factor->name;
-  result.terms_[key] = {1, {std::move(factor)}};
-  result.normalise();
-  return result;
+  return Size(Terms{{std::move(key), {1, {std::move(factor)}}}});
 }
 
 Size Size::symbol(const std::string& name) {
@@ -108,14 +109,12 @@ Size Size::floordiv(const Size& a, const Size& b) {
   if (b.is(1)) return a;
   if (auto divisor = b.constant(); divisor && *divisor > 0) {
     // Terms that divide evenly leave the call: floordiv(32*c + 5, 32) = c + floordiv(5, 32).
-    Size whole, rest;
-    for (const auto& [monomial, term] : a.terms_) {
+    Terms whole, rest;
+    for (const auto& [monomial, term] : a.terms()) {
       bool even = term.coefficient % *divisor == 0;
-      (even ? whole : rest).terms_[monomial] = {even ? term.coefficient / *divisor : term.coefficient, term.factors};
+      (even ? whole : rest)[monomial] = {even ? term.coefficient / *divisor : term.coefficient, term.factors};
     }
-    whole.normalise();
-    rest.normalise();
-    return whole + call(floordiv_call, rest, b);
+    return Size(std::move(whole)) + call(floordiv_call, Size(std::move(rest)), b);
   }
   if (!b.constant() && a == b) return 1;
   return call(floordiv_call, a, b);
@@ -123,10 +122,10 @@ Size Size::floordiv(const Size& a, const Size& b) {
 
 std::optional<Size> Size::exact_quotient(const Size& a, const Size& b) {
   if (a == b) return Size(1);
-  if (b.terms_.size() != 1) return std::nullopt;
-  const Term& divisor = b.terms_.begin()->second;
+  if (b.terms().size() != 1) return std::nullopt;
+  const Term& divisor = b.terms().begin()->second;
   Size result;
-  for (const auto& [monomial, term] : a.terms_) {
+  for (const auto& [monomial, term] : a.terms()) {
     if (term.coefficient % divisor.coefficient != 0) return std::nullopt;
     Size part = term.coefficient / divisor.coefficient;
     auto factors = term.factors;
@@ -146,52 +145,46 @@ Size Size::min(const Size& a, const Size& b) { return a == b ? a : call(min_call
 Size Size::max(const Size& a, const Size& b) { return a == b ? a : call(max_call, a, b); }
 
 Size operator+(const Size& a, const Size& b) {
-  Size result = a;
-  for (const auto& [monomial, term] : b.terms_) {
-    auto [it, fresh] = result.terms_.try_emplace(monomial, term);
+  Size::Terms terms = a.terms();
+  for (const auto& [monomial, term] : b.terms()) {
+    auto [it, fresh] = terms.try_emplace(monomial, term);
     if (!fresh) it->second.coefficient = add(it->second.coefficient, term.coefficient);
   }
-  result.normalise();
-  return result;
+  return Size(std::move(terms));
 }
 
 Size operator-(const Size& a, const Size& b) { return a + b * Size(-1); }
 
 Size operator*(const Size& a, const Size& b) {
-  Size result;
-  for (const auto& [ka, ta] : a.terms_)
-    for (const auto& [kb, tb] : b.terms_) {
+  if (a.is(1)) return b;
+  if (b.is(1)) return a;
+  Size::Terms terms;
+  for (const auto& [ka, ta] : a.terms())
+    for (const auto& [kb, tb] : b.terms()) {
       Size::Term term{multiply(ta.coefficient, tb.coefficient), ta.factors};
       term.factors.insert(term.factors.end(), tb.factors.begin(), tb.factors.end());
       std::sort(term.factors.begin(), term.factors.end(), [](auto& x, auto& y) { return x->name < y->name; });
       std::string key;
       for (const auto& factor : term.factors) key += (key.empty() ? "" : "*") + factor->name;
-      auto [it, fresh] = result.terms_.try_emplace(key, term);
+      auto [it, fresh] = terms.try_emplace(key, term);
       if (!fresh) it->second.coefficient = add(it->second.coefficient, term.coefficient);
     }
-  result.normalise();
-  return result;
-}
-
-std::optional<int64_t> Size::constant() const {
-  if (terms_.empty()) return 0;
-  if (terms_.size() == 1 && terms_.begin()->first.empty()) return terms_.begin()->second.coefficient;
-  return std::nullopt;
+  return Size(std::move(terms));
 }
 
 std::optional<std::pair<int64_t, std::string>> Size::scaled_symbol() const {
-  if (terms_.size() != 1) return std::nullopt;
-  const Term& term = terms_.begin()->second;
+  if (terms().size() != 1) return std::nullopt;
+  const Term& term = terms().begin()->second;
   if (term.factors.size() != 1 || term.factors[0]->call != no_call) return std::nullopt;
   return std::make_pair(term.coefficient, term.factors[0]->name);
 }
 
 std::vector<Size::Linear> Size::linear_symbols() const {
   std::vector<Linear> result;
-  for (const auto& [monomial, term] : terms_) {
+  for (const auto& [monomial, term] : terms()) {
     if (term.factors.size() != 1 || term.factors[0]->call != no_call) continue;
     std::set<std::string> elsewhere;
-    for (const auto& [other, other_term] : terms_)
+    for (const auto& [other, other_term] : terms())
       if (other != monomial)
         for (const auto& factor : other_term.factors) from_factor(factor).collect_symbols(elsewhere);
     if (!elsewhere.count(monomial)) result.push_back({monomial, term.coefficient});
@@ -201,7 +194,7 @@ std::vector<Size::Linear> Size::linear_symbols() const {
 
 int64_t Size::evaluate(const Lookup& lookup) const {
   int64_t total = 0;
-  for (const auto& [monomial, term] : terms_) {
+  for (const auto& [monomial, term] : terms()) {
     int64_t value = term.coefficient;
     for (const auto& f : term.factors)
       value = multiply(
@@ -213,7 +206,7 @@ int64_t Size::evaluate(const Lookup& lookup) const {
 
 Size Size::substitute(const std::string& symbol, const Size& by) const {
   Size total;
-  for (const auto& [monomial, term] : terms_) {
+  for (const auto& [monomial, term] : terms()) {
     Size value = term.coefficient;
     for (const auto& f : term.factors) {
       if (f->call == no_call) {
@@ -241,7 +234,7 @@ Size Size::substitute(const std::string& symbol, const Size& by) const {
 }
 
 void Size::collect_symbols(std::set<std::string>& into) const {
-  for (const auto& [monomial, term] : terms_)
+  for (const auto& [monomial, term] : terms())
     for (const auto& f : term.factors) {
       if (f->call == no_call)
         into.insert(f->name);
@@ -337,8 +330,8 @@ SizeProgram::SizeProgram(const Size& size, const std::map<std::string, int>& slo
 
 void SizeProgram::compile(const Size& size, const std::map<std::string, int>& slots) {
   bool first = true;
-  if (size.terms_.empty()) code_.push_back({push_constant, 0});
-  for (const auto& [monomial, term] : size.terms_) {
+  if (size.terms().empty()) code_.push_back({push_constant, 0});
+  for (const auto& [monomial, term] : size.terms()) {
     code_.push_back({push_constant, term.coefficient});
     for (const auto& f : term.factors) {
       if (f->call == no_call) {

@@ -32,10 +32,12 @@ class Size {
   friend Size operator+(const Size& a, const Size& b);
   friend Size operator-(const Size& a, const Size& b);
   friend Size operator*(const Size& a, const Size& b);
-  friend bool operator==(const Size& a, const Size& b) { return a.str() == b.str(); }
+  friend bool operator==(const Size& a, const Size& b) {
+    return a.expression_ == b.expression_ || a.expression_->text == b.expression_->text;
+  }
 
-  std::optional<int64_t> constant() const;
-  bool is(int64_t value) const { return constant() == value; }
+  std::optional<int64_t> constant() const { return expression_->constant; }
+  bool is(int64_t value) const { return expression_->constant == value; }
   // coefficient and name, when the size is coefficient * symbol
   std::optional<std::pair<int64_t, std::string>> scaled_symbol() const;
   // A symbol in which the size is linear (occurs once, in no call) with its coefficient.
@@ -49,7 +51,7 @@ class Size {
   int64_t evaluate(const Lookup& lookup) const;
   Size substitute(const std::string& symbol, const Size& by) const;
   void collect_symbols(std::set<std::string>& into) const;
-  const std::string& str() const { return text_; }
+  const std::string& str() const { return expression_->text; }
 
  private:
   friend class SizeParser;
@@ -59,11 +61,17 @@ class Size {
     int64_t coefficient;
     std::vector<std::shared_ptr<const Factor>> factors;
   };
+  using Terms = std::map<std::string, Term>;  // monomial's text -> term; the constant stands under ""
+  struct Expression {                         // shared by all copies
+    Terms terms;
+    std::string text;
+    std::optional<int64_t> constant;
+  };
+  explicit Size(Terms terms);
   static Size call(int kind, const Size& a, const Size& b);
   static Size from_factor(std::shared_ptr<const Factor> factor);
-  void normalise();
-  std::map<std::string, Term> terms_;  // monomial's text -> term; the constant stands under ""
-  std::string text_ = "0";
+  const Terms& terms() const { return expression_->terms; }
+  std::shared_ptr<const Expression> expression_;
 };
 
 using Shape = std::vector<Size>;

@@ -38,6 +38,11 @@ TEST(Size, HasOneNormalForm) {
   }
 }
 
+TEST(Size, CopiesShareTheExpression) {
+  const Size size = Size::floordiv(Size::symbol("h") - 1, 2) + 1, copy = size;
+  EXPECT_EQ(copy.str().data(), size.str().data());
+}
+
 TEST(Size, EqualSizesCompareEqual) {
   EXPECT_EQ(n * h + Size(2), Size(2) + h * n);
   EXPECT_FALSE(n == h);
