@@ -555,6 +555,7 @@ class Fuser {
     group.library = true;
     group.call = v;
     groups_.push_back(std::move(group));
+    reads_.push_back(reads_of_call(v));
     world_.home[v] = static_cast<int>(groups_.size()) - 1;
   }
 
@@ -599,10 +600,13 @@ class Fuser {
 
   // Latest kernel first: it is the one that computes what v needs, or reads what v reads.
   bool join(Value v) {
-    for (int g = static_cast<int>(groups_.size()); g-- > 0;) {
-      if (groups_[static_cast<size_t>(g)].library || alone_.count(g)) continue;
+    const Neighbours near = neighbours_of(v);
+    for (auto next = near.share.rbegin(); next != near.share.rend(); ++next) {
+      const int g = *next;
+      if (alone_.count(g)) continue;
+      const bool depends = near.compute.count(g) != 0;
       if ((apart_.count(v) != 0) != (tiled_.count(g) != 0)) {
-        if (depends_on(v, g)) note("different_memory_order", v, "not in the kernel that computes its operand");
+        if (depends) note("different_memory_order", v, "not in the kernel that computes its operand");
         continue;
       }
       KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
@@ -613,19 +617,30 @@ class Fuser {
         commit(g, builder.take(), v, step);
         return true;
       } catch (const StopFusing& stop) {
-        if (depends_on(v, g)) note(stop.reason, v, "not in the kernel that computes its operand");
+        if (depends) note(stop.reason, v, "not in the kernel that computes its operand");
       }
     }
     return false;
   }
 
-  bool depends_on(Value v, int g) const {
-    bool found = false;
+  // Kernels that hold something of what v is computed from, and those of them that compute what v reads from memory.
+  // No other kernel shares data with v: to try it would copy it for nothing, and large models have hundreds.
+  struct Neighbours {
+    std::set<int> share, compute;
+  };
+  Neighbours neighbours_of(Value v) const {
+    Neighbours result;
     walk_upstream(graph_, v, [&](Value next) {
-      found |= next != v && world_.home_of(next) == g;
-      return !found && (next == v || !world_.in_memory(next));
+      const auto holders = holders_.find(next);
+      if (holders != holders_.end()) result.share.insert(holders->second.begin(), holders->second.end());
+      const int home = next == v ? -1 : world_.home_of(next);
+      if (home >= 0 && !groups_[static_cast<size_t>(home)].library) {
+        result.compute.insert(home);
+        result.share.insert(home);
+      }
+      return next == v || !world_.in_memory(next);
     });
-    return found;
+    return result;
   }
 
   // Joining must save a read: the item uses a value that the kernel computed or loaded before. Where it does not, no
@@ -654,30 +669,37 @@ class Fuser {
     return result;
   }
 
-  std::set<int> reads(int g) const {
-    const Group& group = groups_[static_cast<size_t>(g)];
-    if (!group.library) return reads(group.kernel);
+  std::set<int> reads_of_call(Value call) const {
     std::set<int> result;
-    for (Value operand : graph_[group.call].operands)
+    for (Value operand : graph_[call].operands)
       if (int home = world_.home_of(graph_.base(operand)); home >= 0) result.insert(home);
     return result;
   }
 
+  const std::set<int>& reads(int g) const { return reads_[static_cast<size_t>(g)]; }
+
   void require_no_cycle(int g, const Kernel& kernel) const {
-    std::set<int> seen;
+    std::vector<bool> seen(groups_.size());
     std::vector<int> todo;
     for (int other : reads(kernel)) todo.push_back(other);
     while (!todo.empty()) {
       int other = todo.back();
       todo.pop_back();
       if (other == g) throw StopFusing{"would_form_cycle"};
-      if (!seen.insert(other).second) continue;
+      if (seen[static_cast<size_t>(other)]) continue;
+      seen[static_cast<size_t>(other)] = true;
       for (int next : reads(other)) todo.push_back(next);
     }
   }
 
   void commit(int g, Kernel kernel, Value v, int step) {
     if (g == static_cast<int>(groups_.size())) groups_.emplace_back();
+    reads_.resize(groups_.size());
+    reads_[static_cast<size_t>(g)] = reads(kernel);
+    // Steps are added behind those that were there.
+    const size_t before = groups_[static_cast<size_t>(g)].kernel.steps.size();
+    for (size_t s = before; s < kernel.steps.size(); ++s)
+      if (kernel.steps[s].role != Step::Role::scalar) holders_[kernel.steps[s].value].insert(g);
     groups_[static_cast<size_t>(g)].kernel = std::move(kernel);
     world_.home[v] = g;
     made_by_[v] = step;
@@ -723,7 +745,9 @@ class Fuser {
   const Graph& graph_;
   World world_;
   std::vector<Group> groups_;
-  std::map<Value, int> made_by_;  // step of its home's kernel
+  std::vector<std::set<int>> reads_;        // by group: those whose results it reads
+  std::map<Value, int> made_by_;            // step of its home's kernel
+  std::map<Value, std::set<int>> holders_;  // kernels with a step of this value, numbers aside
   const std::set<Value> apart_;
   std::set<int> alone_;  // groups that nothing else joins
   std::set<int> tiled_;  // groups of values that are apart, which only others of these join

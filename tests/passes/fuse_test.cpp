@@ -1,4 +1,5 @@
 // The shape of the fusion: how many kernels, what is in each, and why it stopped.
+#include <ctime>
 #include <fstream>
 
 #include "support/graphs.h"
@@ -99,6 +100,31 @@ TEST(Fuse, ViewsOfAContractionNeedNoKernel) {
 
 TEST(Fuse, NothingSharedNothingGained) {
   EXPECT_EQ(forward_kernels("graph(%x: f32[n], %y: f32[n]) { %1 = exp(%x) %2 = exp(%y) return %1, %2 }").size(), 2u);
+}
+
+// Of layers: a matrix product, and a norm that reads the one before.
+double seconds_of_cpu_to_fuse(int layers) {
+  std::string inputs = "%x: f32[n, c]", body, x = "%x";
+  for (int i = 0; i < layers; ++i) {
+    const std::string n = std::to_string(i);
+    inputs += ", %w" + n + ": f32[c, c]";
+    body += " %y" + n + " = matmul(" + x + ", %w" + n + ") %s" + n + " = sum(%y" + n +
+            ") {dims = (1), keepdim = 1} %z" + n + " = mul(%y" + n + ", %s" + n + ")";
+    x = "%z" + n;
+  }
+  const Graph graph = parse("graph(" + inputs + ") {" + body + " return " + x + "}");
+  double least = 1e9;
+  for (int round = 0; round < 3; ++round) {
+    const std::clock_t start = std::clock();
+    EXPECT_EQ(group_into_kernels(graph, {}).groups.size(), 2 * static_cast<size_t>(layers));
+    least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+TEST(Fuse, ManyLayersTakeTimeInProportion) {
+  const double few = seconds_of_cpu_to_fuse(50), many = seconds_of_cpu_to_fuse(400);
+  EXPECT_LT(many, 30 * few) << few << " s and " << many << " s";  // 8 times the layers
 }
 
 TEST(Fuse, AReshapeThatIsNoProductOfLoopsIsAView) {
