@@ -16,10 +16,11 @@ struct Pass {
 // The whole compilation of a graph, in order. rewrite stands before differentiate so that gradients are taken of the
 // cheaper program; both clean-up passes follow it once more for what only gradients contain.
 constexpr Pass passes[] = {
-    {"reach", reach},       {"decompose", decompose},         {"simplify", simplify}, {"rewrite", rewrite},
-    {"simplify", simplify}, {"differentiate", differentiate}, {"simplify", simplify}, {"rewrite", rewrite},
-    {"simplify", simplify}, {"remember", remember},           {"simplify", simplify}, {"layout", layout},
-    {"fuse", fuse},         {"straighten", straighten},       {"update", update},     {"round", round},
+    {"reach", reach},       {"decompose", decompose},         {"simplify", simplify},   {"rewrite", rewrite},
+    {"simplify", simplify}, {"differentiate", differentiate}, {"simplify", simplify},   {"rewrite", rewrite},
+    {"simplify", simplify}, {"remember", remember},           {"simplify", simplify},   {"layout", layout},
+    {"fuse", fuse},         {"straighten", straighten},       {"run order", run_order}, {"update", update},
+    {"round", round},
 };
 
 bool dump_wanted() {

@@ -74,6 +74,7 @@ void remember(Program& program);
 void layout(Program& program);
 void fuse(Program& program);
 void straighten(Program& program);
+void run_order(Program& program);
 void update(Program& program);
 void round(Program& program);
 
