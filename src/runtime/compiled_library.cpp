@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "runtime/build_directory.h"
 #include "runtime/compile_error.h"
@@ -59,10 +60,15 @@ CompiledLibrary::CompiledLibrary(std::span<const std::byte> bytes) {
   if (handle_ == nullptr) throw CompileError("cannot load a compiled kernel: " + error);
 }
 
+CompiledLibrary::CompiledLibrary(std::shared_ptr<const CompiledLibrary> whole, std::string suffix)
+    : whole_(std::move(whole)), suffix_(std::move(suffix)) {}
+
 CompiledLibrary::~CompiledLibrary() {
   if (handle_ != nullptr) dlclose(handle_);
 }
 
-void* CompiledLibrary::symbol(const char* name) const { return dlsym(handle_, name); }
+void* CompiledLibrary::symbol(const char* name) const {
+  return whole_ ? whole_->symbol((name + suffix_).c_str()) : dlsym(handle_, name);
+}
 
 }  // namespace fusewright

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <span>
+#include <string>
 
 namespace fusewright {
 
@@ -10,6 +12,8 @@ class CompiledLibrary {
  public:
   // Throws CompileError if the bytes are no library that this process can load.
   explicit CompiledLibrary(std::span<const std::byte> bytes);
+  // A part of a larger library: its functions end in `suffix` there.
+  CompiledLibrary(std::shared_ptr<const CompiledLibrary> whole, std::string suffix);
   ~CompiledLibrary();
   CompiledLibrary(const CompiledLibrary&) = delete;
   CompiledLibrary& operator=(const CompiledLibrary&) = delete;
@@ -17,7 +21,9 @@ class CompiledLibrary {
   void* symbol(const char* name) const;  // nullptr if there is none
 
  private:
-  void* handle_ = nullptr;
+  void* handle_ = nullptr;  // none: it is a part
+  std::shared_ptr<const CompiledLibrary> whole_;
+  std::string suffix_;
 };
 
 }  // namespace fusewright

@@ -62,6 +62,37 @@ void for_each_index(const Sizes& sizes, Body body) {
   }
 }
 
+// body(at) for every index of a space, last dimension fastest: at[k] is the offset by strides[k].
+template <class Body>
+void walk(const Sizes& sizes, const std::vector<Sizes>& strides, Body body) {
+  if (count_of(sizes) == 0) return;
+  Sizes index(sizes.size(), 0), at(strides.size(), 0);
+  while (true) {
+    body(static_cast<const Sizes&>(at));
+    size_t d = sizes.size();
+    while (d > 0) {
+      --d;
+      for (size_t k = 0; k < at.size(); ++k) at[k] += strides[k][d];
+      if (++index[d] < sizes[d]) break;
+      for (size_t k = 0; k < at.size(); ++k) at[k] -= strides[k][d] * sizes[d];
+      index[d] = 0;
+      if (d == 0) return;
+    }
+    if (sizes.empty()) return;
+  }
+}
+
+// Strides of a row-major array of these sizes that is broadcast to `rank` dimensions: 0 where it is repeated.
+inline Sizes broadcast_strides(const Sizes& sizes, size_t rank) {
+  Sizes strides(rank, 0);
+  int64_t stride = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    if (sizes[d] != 1) strides[d + rank - sizes.size()] = stride;
+    stride *= sizes[d];
+  }
+  return strides;
+}
+
 // A number as it reads back from an element type.
 inline double rounded(double value, DType dtype) {
   switch (dtype) {
@@ -113,6 +144,22 @@ void with_storage_type(DType dtype, Body body) {
   }
 }
 
+// Where tensors of tests lie. Plain memory, unless a GPU must reach it (fuzz/gpu_host.h).
+struct Memory {
+  virtual ~Memory() = default;
+  virtual std::shared_ptr<void> bytes(size_t count) { return {std::malloc(count), std::free}; }
+  virtual void wait() {}  // until what kernels write is there
+
+  static Memory*& of_tests() {
+    static Memory* chosen = nullptr;
+    return chosen;
+  }
+  static Memory& get() {
+    static Memory plain;
+    return of_tests() ? *of_tests() : plain;
+  }
+};
+
 // How an array lies in memory.
 struct Layout {
   std::vector<int> order;        // dimensions, outermost first; empty: row-major
@@ -133,10 +180,9 @@ inline Tensor to_tensor(const Array& array, const Layout& layout = {}) {
     if (!expanded) stride *= std::max<int64_t>(t.sizes[d], 1);
   }
   size_t bytes = static_cast<size_t>((stride + layout.offset + 1) * size_of(array.dtype));
-  void* memory = std::malloc(bytes);
-  std::memset(memory, 0x7f, bytes);  // what lies between the elements must not matter
-  t.owner = std::shared_ptr<void>(memory, std::free);
-  t.data = static_cast<char*>(memory) + layout.offset * size_of(array.dtype);
+  t.owner = Memory::get().bytes(bytes);
+  std::memset(t.owner.get(), 0x7f, bytes);  // what lies between the elements must not matter
+  t.data = static_cast<char*>(t.owner.get()) + layout.offset * size_of(array.dtype);
   size_t next = 0;
   for_each_index(array.sizes, [&](const Sizes& index) {
     int64_t at = 0;
@@ -152,6 +198,7 @@ inline Tensor to_tensor(const Array& array, const Layout& layout = {}) {
 
 inline Array to_array(const Tensor& t) {
   Array result(t.dtype, Sizes(t.sizes.begin(), t.sizes.begin() + t.rank));
+  Memory::get().wait();
   size_t next = 0;
   for_each_index(result.sizes, [&](const Sizes& index) {
     int64_t at = 0;

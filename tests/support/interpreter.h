@@ -1,6 +1,7 @@
 #pragma once
 // A Graph evaluated operation by operation, in double, by loops that are easy to believe: what every kernel must agree
 // with. It knows nothing of passes, schedules or strides.
+#include <functional>
 #include <map>
 #include <optional>
 
@@ -102,16 +103,23 @@ inline double scalar_op(Op op, double a, double b, double c) {
 
 class Interpreter {
  public:
+  // What is done to each computed value: with it, casts between floating types do not round by themselves.
+  using After = std::function<void(const Interpreter&, Value, Array&)>;
+
   // Inputs in the graph's order; a scalar input is an array of rank 0.
-  Interpreter(const Graph& graph, const std::vector<Array>& inputs) : graph_(graph), values_(graph.nodes.size()) {
+  Interpreter(const Graph& graph, const std::vector<Array>& inputs, After after = nullptr)
+      : graph_(graph), after_(std::move(after)), values_(graph.nodes.size()) {
     SymbolBinder binder(graph);
     std::vector<Tensor> tensors;
     for (const Array& array : inputs) tensors.push_back(to_tensor(array));
     std::vector<int64_t> symbols = binder.bind(graph, tensors);
     for (const auto& [name, slot] : binder.slots()) symbols_[name] = symbols[static_cast<size_t>(slot)];
     for (size_t i = 0; i < inputs.size(); ++i) values_[static_cast<size_t>(graph.inputs[i])] = inputs[i];
-    for (size_t i = 0; i < graph.nodes.size(); ++i)
-      if (!values_[i]) values_[i] = compute(graph.nodes[i]);
+    for (size_t i = 0; i < graph.nodes.size(); ++i) {
+      if (values_[i]) continue;
+      values_[i] = compute(graph.nodes[i]);
+      if (after_) after_(*this, static_cast<Value>(i), *values_[i]);
+    }
   }
 
   const Array& operator[](Value v) const { return *values_[static_cast<size_t>(v)]; }
@@ -180,18 +188,20 @@ class Interpreter {
       }
     }
     Array result(node.type.dtype, sizes);
+    std::vector<Sizes> strides;
+    const double* from[3] = {};
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      strides.push_back(broadcast_strides(operand(node, i).sizes, sizes.size()));
+      from[i] = operand(node, i).data.data();
+    }
+    const bool exact = node.op == Op::cast && after_ && is_float(node.type.dtype) && is_float(operand(node, 0).dtype);
     size_t next = 0;
-    for_each_index(sizes, [&](const Sizes& index) {
+    walk(sizes, strides, [&](const Sizes& at) {
       double arguments[3] = {};
-      for (size_t i = 0; i < node.operands.size(); ++i) {
-        const Array& from = operand(node, i);
-        Sizes own;
-        for (size_t d = 0; d < from.sizes.size(); ++d)
-          own.push_back(from.sizes[d] == 1 ? 0 : index[d + sizes.size() - from.sizes.size()]);
-        arguments[i] = from(own);
-      }
-      result.data[next++] = node.op == Op::cast ? rounded(arguments[0], node.type.dtype)
-                                                : scalar_op(node.op, arguments[0], arguments[1], arguments[2]);
+      for (size_t i = 0; i < strides.size(); ++i) arguments[i] = from[i][at[i]];
+      result.data[next++] = exact                  ? arguments[0]
+                            : node.op == Op::cast ? rounded(arguments[0], node.type.dtype)
+                                                  : scalar_op(node.op, arguments[0], arguments[1], arguments[2]);
     });
     return result;
   }
@@ -204,9 +214,8 @@ class Interpreter {
     for (int64_t d : dims) kept[static_cast<size_t>(d)] = 1;
     Array result(node.type.dtype, kept, start);
     size_t next = 0;
-    for_each_index(x.sizes, [&](Sizes index) {
-      for (int64_t d : dims) index[static_cast<size_t>(d)] = 0;
-      double &total = result(index), value = x.data[next++];
+    walk(x.sizes, {broadcast_strides(kept, x.sizes.size())}, [&](const Sizes& at) {
+      double &total = result.data[static_cast<size_t>(at[0])], value = x.data[next++];
       if (node.op == Op::sum)
         total += value;
       else if (node.op == Op::prod)
@@ -287,16 +296,13 @@ class Interpreter {
       require(static_cast<int64_t>(x.size()) == count_of(result.sizes), "interpreter: reshape changes the size");
       return result;
     }
+    Sizes strides = broadcast_strides(x.sizes, result.sizes.size());
+    if (node.op == Op::permute) {
+      const Sizes own = strides;
+      for (size_t d = 0; d < own.size(); ++d) strides[d] = own[static_cast<size_t>(node.ints("dims")[d])];
+    }
     size_t next = 0;
-    for_each_index(result.sizes, [&](const Sizes& index) {
-      Sizes from(x.sizes.size());
-      if (node.op == Op::permute) {
-        for (size_t d = 0; d < index.size(); ++d) from[static_cast<size_t>(node.ints("dims")[d])] = index[d];
-      } else {
-        for (size_t d = 0; d < from.size(); ++d) from[d] = x.sizes[d] == 1 ? 0 : index[d + index.size() - from.size()];
-      }
-      result.data[next++] = x(from);
-    });
+    walk(result.sizes, {strides}, [&](const Sizes& at) { result.data[next++] = x.data[static_cast<size_t>(at[0])]; });
     return result;
   }
 
@@ -359,6 +365,7 @@ class Interpreter {
   }
 
   const Graph& graph_;
+  After after_;
   std::map<std::string, int64_t> symbols_;
   std::vector<std::optional<Array>> values_;
 };
@@ -379,19 +386,29 @@ struct Reference {
   std::vector<Array> outputs, gradients;  // gradients of the inputs with wrt[i], in order
 };
 
-// Forward and backward by the unsimplified rules; dL_dy for each output, those that are not differentiable ignored.
+// Forward and backward by the unsimplified rules, as one graph: what it gives for inputs and dL_dy.
+struct Joint {
+  Program program;
+
+  Joint(const Graph& graph, const std::vector<bool>& wrt) {
+    program.forward = graph;
+    program.wrt = wrt;
+    reach(program);
+    decompose(program);
+    differentiate(program);
+  }
+  // dL_dy for each output, those that are not differentiable ignored.
+  Reference run(std::vector<Array> inputs, const std::vector<Array>& dL_dy, Interpreter::After after = nullptr) const {
+    for (int output : program.gradient_of_output) inputs.push_back(dL_dy[static_cast<size_t>(output)]);
+    std::vector<Array> all = Interpreter(program.forward, inputs, std::move(after)).outputs();
+    auto split = all.begin() + static_cast<long>(program.user_outputs);
+    return {{all.begin(), split}, {split, all.end()}};
+  }
+};
+
 inline Reference interpret(const Graph& graph, const std::vector<bool>& wrt, std::vector<Array> inputs,
                            const std::vector<Array>& dL_dy) {
-  Program program;
-  program.forward = graph;
-  program.wrt = wrt;
-  reach(program);
-  decompose(program);
-  differentiate(program);
-  for (int output : program.gradient_of_output) inputs.push_back(dL_dy[static_cast<size_t>(output)]);
-  std::vector<Array> all = Interpreter(program.forward, inputs).outputs();
-  auto split = all.begin() + static_cast<long>(program.user_outputs);
-  return {{all.begin(), split}, {split, all.end()}};
+  return Joint(graph, wrt).run(std::move(inputs), dL_dy);
 }
 
 }  // namespace fusewright::testing
