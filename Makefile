@@ -4,13 +4,13 @@
 # make build   all that changed           make lint / format    layout of the code
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # make examples  what `fusewright emit` writes for the showcase, anew
-# On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench, gpu-models
+# On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench, gpu-models, gpu-fuzz
 
 # Once .venv is made from an interpreter, that one stays until another is named.
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env package build run test lint format examples bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models
+.PHONY: setup env package build run test lint format examples bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz
 
 setup: package
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
@@ -45,7 +45,7 @@ examples: package
 bench: package
 	@$(BIN)/python bench/cpu_chains.py $(ARGS)
 
-gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models:
+gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz:
 	@PYTHON=$(PYTHON) scripts/gpu.sh $(@:gpu-%=%) $(ARGS)
 
 clean:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The checks that need a GPU, on a machine that has torch with CUDA, cmake and ninja, and no network.
 #   scripts/gpu.sh build | tests [pytest's arguments] | sanitize [tool ...] | ulp [functions] | bench [arguments] |
-#     models [warm | time] [arguments]
+#     models [warm | time] [arguments] | fuzz [graphs]
 # Each can be started again: what is done already is not done twice (rm -r build/gpu-results starts over).
 # Results go to build/gpu-results, and copies of them to $OUT if that is set. PYTHON picks the interpreter.
 set -uo pipefail
@@ -100,6 +100,29 @@ sanitize() {
   return $status
 }
 
+# Random graphs (2,000, unless told) in four processes, beside them random programs of PyTorch.
+fuzz() {
+  local graphs=${1:-2000} shards=4 i status=0 pids=() folders
+  cmake build/gpu -DFUSEWRIGHT_FUZZ=ON >>"$work/cmake.log" 2>&1 && cmake --build build/gpu --target fuzz >>"$work/build.log" 2>&1 || {
+    tail -n 40 "$work/build.log"
+    return 1
+  }
+  folders=$("$python" -c 'from fusewright import devices; print(":".join(devices.library_directories()))')
+  mkdir -p "$work/fuzz"
+  for ((i = 0; i < shards; ++i)); do
+    MAX_JOBS=$(((${MAX_JOBS:-$(nproc)} + shards - 1) / shards)) timeout 560 build/gpu/tests/fuzz/fuzz --gpu --graphs "$graphs" \
+      --shard "$i/$shards" --seconds 520 --libraries "$folders" >"$work/fuzz/graphs-$i.log" 2>&1 &
+    pids+=($!)
+  done
+  FUSEWRIGHT_TEST_DEVICE=cuda FUSEWRIGHT_TUNE=0 timeout 560 "$python" tests/python/programs.py --programs $((graphs / 10)) \
+    --seconds 400 >"$work/fuzz/programs.log" 2>&1 &
+  pids+=($!)
+  for i in "${pids[@]}"; do wait "$i" || status=1; done
+  grep -hE '^FAILED|^signal' "$work"/fuzz/*.log | head -n 20
+  for i in "$work"/fuzz/*.log; do echo "$(basename "$i" .log): $(tail -n 1 "$i")"; done
+  return $status
+}
+
 ulp() { timeout 450 "$python" bench/gpu_ulp.py --out "$work" "$@"; }
 bench() { timeout 470 "$python" bench/gpu_chains.py --out "$work" "$@"; }
 
@@ -120,7 +143,7 @@ what=${1:-}
 [ $# -gt 0 ] && shift
 case $what in
   build) build ;;
-  tests | sanitize | ulp | bench | models) build && "$what" "$@" ;;
+  tests | sanitize | ulp | bench | models | fuzz) build && "$what" "$@" ;;
   *)
     sed -n '2,7s/^# //p' "$0"
     exit 2

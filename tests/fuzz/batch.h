@@ -1,6 +1,6 @@
 #pragma once
-// Many graphs compiled at once: for the CPU with all their kernels in few texts, for most of the time goes into starting
-// the compiler and reading the prelude.
+// Many graphs compiled at once: for the CPU with all their kernels in few texts, for most of the time goes into
+// starting the compiler and reading the prelude.
 #include <atomic>
 #include <thread>
 

@@ -24,10 +24,12 @@ class Variant {
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       const Node& node = graph.nodes[i];
       if (!is_narrow_float(node.type.dtype)) continue;
-      // What an operation of the user's computes inside is not rounded.
-      const bool leaves = std::any_of(users[i].begin(), users[i].end(),
-                                      [&](Value user) { return graph[user].origin != node.origin; });
-      rounds_[i] = node.op == Op::cast || (leaves && (seed == 0 || next() % 2 == 0));
+      // What an operation of the user's computes inside is not rounded. Terms of a gradient are results of theirs.
+      const bool leaves = std::any_of(users[i].begin(), users[i].end(), [&](Value user) {
+        return graph[user].origin != node.origin || graph[user].op == Op::add;
+      });
+      const bool always = node.op == Op::cast || node.kind() == Kind::contraction;
+      rounds_[i] = always || (leaves && (seed == 0 || next() % 2 == 0));
     }
     for (const Output& output : graph.outputs) rounds_[static_cast<size_t>(output.value)] = true;
     for (size_t i = graph.nodes.size(); i-- > 0;) {

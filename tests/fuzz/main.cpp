@@ -1,6 +1,7 @@
 // Random graphs for as long as wanted. tests/runtime/fuzz_test.cpp runs a few of them in every test.
-//   fuzz [--graphs N] [--seed FIRST] [--shard I/N] [--seconds S] [--failures N] [--gpu]
-// The emulator's libraries in FUSEWRIGHT_CUDA_LIBRARY and FUSEWRIGHT_NVRTC_LIBRARY make --gpu run there.
+//   fuzz [--graphs N] [--seed FIRST] [--shard I/N] [--seconds S] [--failures N] [--gpu] [--libraries FOLDER:FOLDER]
+// --libraries: where NVRTC may be. With the emulator's libraries in FUSEWRIGHT_CUDA_LIBRARY and
+// FUSEWRIGHT_NVRTC_LIBRARY --gpu runs there.
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,7 @@ int main(int argc, char** argv) {
   using namespace fusewright::testing;
   unsigned graphs = 1000, first = 1, most_failures = 5, shard = 0, shards = 1;
   double limit = 1e9;
+  std::string folders;
   Options options;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
@@ -39,14 +41,21 @@ int main(int argc, char** argv) {
       most_failures = static_cast<unsigned>(std::atoi(value));
     else if (name == "--seconds")
       limit = std::atof(value);
+    else if (name == "--libraries")
+      folders = value;
     else if (name != "--shard" || std::sscanf(value, "%u/%u", &shard, &shards) != 2 || shard >= shards) {
       std::fprintf(stderr,
-                   "fuzz [--graphs N] [--seed FIRST] [--shard I/N] [--seconds S] [--failures N] [--gpu]\n"
+                   "fuzz [--graphs N] [--seed FIRST] [--shard I/N] [--seconds S] [--failures N] [--gpu] "
+                   "[--libraries FOLDER:FOLDER]\n"
                    "shards are 0/N to N-1/N\n");
       return 2;
     }
   }
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) std::signal(signal, tell_seed);
+  std::vector<std::string> directories;
+  std::istringstream stream(folders);
+  for (std::string folder; std::getline(stream, folder, ':');) directories.push_back(folder);
+  cuda::add_library_directories(directories);
   const auto start = std::chrono::steady_clock::now();
   auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   if (options.cuda && !cuda::available()) {
@@ -58,7 +67,7 @@ int main(int argc, char** argv) {
   unsigned failures = 0;
   const unsigned part = (graphs + shards - 1) / shards, begin = first + shard * part,
                  end = std::min(first + graphs, begin + part);
-  constexpr unsigned at_once = 256;
+  constexpr unsigned at_once = 64;
   for (unsigned from = begin; from < end && failures < most_failures && seconds() < limit; from += at_once) {
     for (const Finding& found : search.run(from, std::min(at_once, end - from), [&] { return seconds() > limit; })) {
       if (++failures > most_failures) break;
@@ -69,6 +78,10 @@ int main(int argc, char** argv) {
     }
     std::printf("%u graphs from seed %u, %u failures, %.0f s\n", search.graphs(), begin, failures, seconds());
     std::fflush(stdout);
+  }
+  if (failures == 0 && seconds() >= limit && begin + search.graphs() < end) {
+    std::printf("out of time: %u of %u graphs\n", search.graphs(), end - begin);
+    return 3;
   }
   return failures ? 1 : 0;
 }

@@ -34,6 +34,7 @@ class RandomGraph {
       Value v = i == 0 ? values_.back() : values_[pick(values_.size())];
       b_.output(v, {}, is_float(b_.dtype(v)));
     }
+    remove_dead(graph_);
     for (size_t i = 0; i < graph_.inputs.size(); ++i) wrt_.push_back(pick(5) != 0);
   }
 
@@ -96,9 +97,15 @@ class RandomGraph {
   }
 
   Shape random_shape() {
-    static const std::vector<std::vector<const char*>> shapes = {
-        {"n", "c", "h", "w"}, {"n", "c", "h", "w"}, {"n", "c", "h"}, {"n", "c"}, {"c", "1", "1"}, {"c"}, {"n", "1"},
-        {"w"},                {}};
+    static const std::vector<std::vector<const char*>> shapes = {{"n", "c", "h", "w"},
+                                                                 {"n", "c", "h", "w"},
+                                                                 {"n", "c", "h"},
+                                                                 {"n", "c"},
+                                                                 {"c", "1", "1"},
+                                                                 {"c"},
+                                                                 {"n", "1"},
+                                                                 {"w"},
+                                                                 {}};
     Shape shape;
     for (const char* size : shapes[pick(graph_.inputs.empty() ? 4 : shapes.size())]) shape.push_back(Size::parse(size));
     for (Size& size : shape)

@@ -145,8 +145,7 @@ class Search {
       std::vector<Array> dL_dy;
       const std::vector<Array> outputs = interpret(at.graph, at.inputs);
       for (size_t i = 0; i < outputs.size(); ++i)
-        dL_dy.push_back(
-            random_array(at.graph.dtype(at.graph.outputs[i].value), outputs[i].sizes, random, -1, 1));
+        dL_dy.push_back(random_array(at.graph.dtype(at.graph.outputs[i].value), outputs[i].sizes, random, -1, 1));
       const Execution found = execute(compiled, at.inputs, dL_dy, at.layouts, host_);
       return Judge(at.graph, at.wrt).problem(found, at.inputs, dL_dy);
     } catch (const std::exception& error) {
@@ -212,8 +211,6 @@ inline std::string report(const Finding& found) {
   return text + "\n" + print(found.graph);
 }
 
-inline std::string report_reduced(const Finding& found) {
-  return "reduced: " + report(found);
-}
+inline std::string report_reduced(const Finding& found) { return "reduced: " + report(found); }
 
 }  // namespace fusewright::testing

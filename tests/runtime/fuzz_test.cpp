@@ -41,9 +41,9 @@ TEST(Fuzz, APlantedFaultIsFoundAndReduced) {
     for (unsigned seed = 1; seed < 400 && found.empty(); seed += 64) found = search.run(seed, 64);
     ASSERT_FALSE(found.empty()) << name_of(right);
     const Finding small = search.reduced(found[0]);
-    EXPECT_TRUE(std::any_of(small.graph.nodes.begin(), small.graph.nodes.end(),
-                            [right = right](const Node& node) { return node.op == right; }))
-        << print(small.graph);
+    EXPECT_TRUE(std::any_of(small.graph.nodes.begin(), small.graph.nodes.end(), [right = right](const Node& node) {
+      return node.op == right;
+    })) << print(small.graph);
     EXPECT_LE(small.graph.nodes.size(), 6u) << print(small.graph);
   }
 }

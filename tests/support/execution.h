@@ -46,8 +46,8 @@ using Layouts = std::vector<Layout>;
 
 // `Compiled`: an Executable, or what has its parts.
 template <class Compiled>
-Execution execute(const Compiled& executable, const std::vector<Array>& inputs,
-                  const std::vector<Array>& dL_dy, const Layouts& layouts = {}, Host& host = backend_host()) {
+Execution execute(const Compiled& executable, const std::vector<Array>& inputs, const std::vector<Array>& dL_dy,
+                  const Layouts& layouts = {}, Host& host = backend_host()) {
   const Program& program = executable.program();
   std::vector<Tensor> tensors;
   std::vector<double> scalars;

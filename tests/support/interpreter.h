@@ -199,7 +199,7 @@ class Interpreter {
     walk(sizes, strides, [&](const Sizes& at) {
       double arguments[3] = {};
       for (size_t i = 0; i < strides.size(); ++i) arguments[i] = from[i][at[i]];
-      result.data[next++] = exact                  ? arguments[0]
+      result.data[next++] = exact                 ? arguments[0]
                             : node.op == Op::cast ? rounded(arguments[0], node.type.dtype)
                                                   : scalar_op(node.op, arguments[0], arguments[1], arguments[2]);
     });
