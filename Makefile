@@ -2,6 +2,7 @@
 # make run     the four showcase models through everything, and build/report.html about them
 # make test    lint, C++ tests, Python tests, NVRTC over their kernels
 # make build   all that changed           make lint / format    layout of the code
+# make judge   PyTorch's own operator samples against eager; hours, and a run goes on where the last one ended (docs/judge.md)
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # make examples  what `fusewright emit` writes for the showcase, anew
 # On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench, gpu-models, gpu-fuzz
@@ -10,7 +11,7 @@
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env package build run test lint format examples bench clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz
+.PHONY: setup env package build run test lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz
 
 setup: package
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
@@ -44,6 +45,9 @@ examples: package
 
 bench: package
 	@$(BIN)/python bench/cpu_chains.py $(ARGS)
+
+judge: package
+	@PYTHONPATH=tests $(BIN)/python -m judge $(ARGS)
 
 gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz:
 	@PYTHON=$(PYTHON) scripts/gpu.sh $(@:gpu-%=%) $(ARGS)

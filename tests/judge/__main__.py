@@ -1,0 +1,162 @@
+"""make judge: starts the shards, goes on behind crashes and time-outs, and prints the table (docs/judge.md)."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from . import cases
+from .table import Results, table
+from .worker import MORE
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "build" / "judge"
+POLL_SECONDS = 0.2
+
+
+def main() -> int:
+    options = _options()
+    options.results.parent.mkdir(parents=True, exist_ok=True)
+    results = Results(options.results, _drawn(options))
+    if not options.table:
+        results.read()
+        names = _operators(options, results)
+        _run(options, _groups(options, names))
+    results.read()
+    print(table(results, options.verbose))
+    return 0 if results.ok else 1
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="judge", description=__doc__)
+    add = parser.add_argument
+    add("--operators", nargs="*", default=["*"], metavar="PATTERN", help="names, as op_db's formatted_name")
+    add("--draw-operators", type=int, default=0, metavar="N", help="as many operators, drawn by the seed")
+    add("--dtypes", nargs="*", default=list(cases.DTYPES), choices=list(cases.DTYPES), metavar="DTYPE")
+    add("--kinds", nargs="*", default=list(cases.KINDS), choices=cases.KINDS, metavar="KIND")
+    add("--cases", nargs="*", default=[], metavar="NAME", help="these cases alone, again")
+    add("--samples", type=int, default=0, metavar="N", help="at most so many of each group, drawn by the seed")
+    add("--shuffle", action="store_true", help="groups in an order drawn by the seed")
+    add("--seed", default="0")
+    add("--held-back", action="store_true", help="the cases that are held back, and no others")
+    add("--device", default="cpu")
+    add("--limit-seconds", type=float, default=float("inf"), help="stop after so long; the next run goes on")
+    add("--case-seconds", type=float, default=120, help="what a case may take")
+    add("--threads", type=int, default=1, help="threads of PyTorch in a shard")
+    add("--results", type=Path, help="the file that is appended to, and read for what is known already")
+    add("--before", help="a Python file that every shard runs first")
+    add("--table", action="store_true", help="print the table of the results so far, and run nothing")
+    add("--verbose", action="store_true", help="every operator in the table, not only those with something to say")
+    options = parser.parse_args()
+    name = "held-back" if options.held_back else "results"
+    options.results = options.results or OUT / f"{name}-{options.device.replace(':', '')}.jsonl"
+    return options
+
+
+def _drawn(options: argparse.Namespace) -> list | None:
+    """How many samples of each group are asked for, and the seed that draws them; None: all."""
+    return [options.samples, options.seed] if options.samples else None
+
+
+def _operators(options: argparse.Namespace, results: Results) -> list[str]:
+    known = cases.operators()
+    names = [name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.operators)]
+    if options.draw_operators:
+        names = sorted(names, key=lambda name: cases.draw(options.seed, name))[: options.draw_operators]
+    return names
+
+
+def _groups(options: argparse.Namespace, names: list[str]) -> list[cases.Group]:
+    if options.cases:
+        return list(dict.fromkeys(cases.Group(*name.split("/")[:3]) for name in options.cases))
+    found = cases.groups(names, options.dtypes, options.kinds, options.device)
+    if options.shuffle:
+        found.sort(key=lambda group: cases.draw(options.seed, group.name))
+    return found
+
+
+def _run(options: argparse.Namespace, asked: list[cases.Group]) -> None:
+    """Start shards until everything is done, one at a time."""
+    end = time.monotonic() + options.limit_seconds
+    with tempfile.TemporaryDirectory() as folder:
+        current, job_file, log = Path(folder, "current"), Path(folder, "job.json"), Path(folder, "log")
+        again = list(options.cases)
+        while asked and time.monotonic() < end:
+            results = Results(options.results, _drawn(options))
+            results.read()
+            # What reference inputs are asked about must be fused in some plain case, which ran before.
+            left = [
+                group
+                for group in asked
+                if (options.cases or group.name not in results.done)
+                and not (group.kind == "reference" and results.left(group.operator))
+            ]
+            if not left:
+                return
+            job = {
+                "groups": left[:200], "known": [name for name in results.cases if name not in again], "only": again,
+                "device": options.device,
+                "held_back": options.held_back, "drawn": _drawn(options),
+                "results": str(options.results), "current": str(current), "threads": options.threads,
+                "seconds": max(end - time.monotonic(), 0) if options.limit_seconds != float("inf") else 1e12,
+                "before": options.before,
+            }  # fmt: skip
+            job_file.write_text(json.dumps(job))
+            current.write_text("")
+            status = _shard(job_file, current, log, options.case_seconds)
+            if status == 0 and options.cases:
+                return
+            if status in (0, MORE):
+                continue
+            begun = current.read_text()
+            if not begun:
+                sys.exit(f"judge: a shard ended with status {status} before its first case:\n{log.read_text()[-2000:]}")
+            again = [name for name in again if name != begun]
+            what = {"status": "timeout"} if status is None else {"status": "crash", "problems": [_ending(status, log)]}
+            with options.results.open("a") as file:
+                record = {"case": begun} | what
+                file.write(json.dumps(record) + "\n")
+                if begun.endswith("/samples"):
+                    file.write(json.dumps({"group": begun.removesuffix("/samples"), "samples": 0}) + "\n")
+
+
+def _shard(job: Path, current: Path, log: Path, case_seconds: float) -> int | None:
+    """Run a shard; its exit status, or None if a case took too long."""
+    command = [sys.executable, "-m", "judge.worker", str(job)]
+    path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, env=os.environ | {"PYTHONPATH": path}, start_new_session=True
+        )
+        try:
+            begun, since = "", time.monotonic()
+            while process.poll() is None:
+                time.sleep(POLL_SECONDS)
+                now = current.read_text()
+                if now != begun:
+                    begun, since = now, time.monotonic()
+                if time.monotonic() - since > case_seconds:
+                    return None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    return process.returncode
+
+
+def _ending(status: int, log: Path) -> str:
+    cause = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"{cause}: " + " | ".join(lines[-12:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
