@@ -20,6 +20,7 @@ from .worker import MORE
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "judge"
 POLL_SECONDS = 0.2
+ENVIRONMENT = {"FUSEWRIGHT_TUNE": "0"}  # timing would hand what PyTorch does faster back to PyTorch
 
 
 def main() -> int:
@@ -134,7 +135,11 @@ def _shard(job: Path, current: Path, log: Path, case_seconds: float) -> int | No
     path = os.pathsep.join([str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     with log.open("wb") as file:
         process = subprocess.Popen(
-            command, stdout=file, stderr=file, env=os.environ | {"PYTHONPATH": path}, start_new_session=True
+            command,
+            stdout=file,
+            stderr=file,
+            env=ENVIRONMENT | os.environ | {"PYTHONPATH": path},
+            start_new_session=True,
         )
         try:
             begun, since = "", time.monotonic()

@@ -172,6 +172,8 @@ def work(job: dict) -> int:
                 Path(job["current"]).write_text(name)
                 start = time.monotonic()
                 record = {"case": name} | _judged(group, samples[number])
+                if job["device"] != "cpu":
+                    torch.cuda.synchronize()  # a fault on the device ends the process, as this case's crash
                 if record["status"] != "ok":
                     record["sample"] = described(samples[number])
                 write(record | {"seconds": round(time.monotonic() - start, 3)})

@@ -7,11 +7,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.real_core
 pytest.importorskip("expecttest", reason="PyTorch's list of operators imports expecttest")
 
 TESTS = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(TESTS))
+
+from judge.cases import Sample  # noqa: E402
+from judge.compare import call, problems  # noqa: E402
+
 SECONDS = 100
 
 # Three faults: cos is computed as sin, sin ends the process, exp hangs.
@@ -66,3 +72,56 @@ def test_what_is_held_back_runs_only_when_asked_for(tmp_path):
     assert usual and held_back and not usual.keys() & held_back.keys()
     again, records = judge(tmp_path, *chosen)  # which finds everything done
     assert records == usual and "nothing wrong" in again.stdout
+
+
+class OtherGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2.001
+
+
+def refuse(kind, text):
+    raise kind(text)
+
+
+def spoil(x, element):
+    y = (2 * x).detach().clone()
+    y[0, 0] = element
+    return y + 0 * x
+
+
+# What eager does, what is found wrong with it, and what the problem begins with.
+FAULTY = {
+    "value": (lambda x: 2 * x, lambda x: 2.001 * x, "output 0: error"),
+    "element": (lambda x: 2 * x, lambda x: spoil(x, 2 * x[0, 0] + 1e-3), "output 0: error"),
+    "NaN": (lambda x: 2 * x, lambda x: spoil(x, float("nan")), "output 0: NaN"),
+    "NaN lost": (lambda x: spoil(x, float("nan")), lambda x: 2 * x, "output 0: NaN"),
+    "gradient": (lambda x: 2 * x, OtherGradient.apply, "gradient of input 0: error"),
+    "gradient lost": (lambda x: 2 * x, lambda x: (2 * x).detach(), "gradient through output 0"),
+    "dtype": (lambda x: 2 * x, lambda x: 2 * x.double(), "dtype of output 0"),
+    "shape": (lambda x: x.sum(0), lambda x: x.sum(0, keepdim=True), "output 0"),
+    "strides": (lambda x: 2 * x, lambda x: 2 * x.t().contiguous().t(), "strides of output 0"),
+    "alias": (lambda x: x.t(), lambda x: x.t().contiguous().t().clone(), "input whose memory output 0 shares"),
+    "structure": (lambda x: (2 * x, x), lambda x: [2 * x, x], "structure"),
+    "integer": (lambda x: (2 * x).argmax(), lambda x: (2 * x).argmin(), "output 0: differs"),
+    "number": (lambda x: 3, lambda x: 4, "output 0: differs"),
+    "type": (lambda x: 3, lambda x: True, "type of output 0"),
+    "exception": (lambda x: 2 * x, lambda x: refuse(ValueError, "no"), "exception"),
+    "no exception": (lambda x: refuse(ValueError, "no"), lambda x: 2 * x, "exception"),
+    "other exception": (lambda x: refuse(ValueError, "no"), lambda x: refuse(TypeError, "no"), "exception"),
+    "other words": (lambda x: refuse(ValueError, "no"), lambda x: refuse(ValueError, "yes"), "exception"),
+    "write": (lambda x: x.detach().mul_(2).sum(), lambda x: (x.detach() * 2).sum(), "input 0 afterwards"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_difference_is_found(name):
+    eager, faulty, beginning = FAULTY[name]
+    sample = Sample(torch.randn(5, 7, requires_grad=True), (), {})
+    assert not problems(lambda nudge: call(eager, sample, nudge=nudge), eager, sample)
+    found = problems(lambda nudge: call(faulty, sample, nudge=nudge), eager, sample)
+    assert any(problem.startswith(beginning) for problem in found), found
