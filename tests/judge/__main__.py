@@ -20,13 +20,14 @@ from .worker import MORE
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "judge"
 POLL_SECONDS = 0.2
+MANY, FEW = 32, 3  # samples of a group; what is never fused is PyTorch's own, so that only its capture is at stake
 ENVIRONMENT = {"FUSEWRIGHT_TUNE": "0"}  # timing would hand what PyTorch does faster back to PyTorch
 
 
 def main() -> int:
     options = _options()
     options.results.parent.mkdir(parents=True, exist_ok=True)
-    results = Results(options.results, _drawn(options))
+    results = Results(options.results)
     if not options.table:
         results.read()
         names = _operators(options, results)
@@ -44,7 +45,14 @@ def _options() -> argparse.Namespace:
     add("--dtypes", nargs="*", default=list(cases.DTYPES), choices=list(cases.DTYPES), metavar="DTYPE")
     add("--kinds", nargs="*", default=list(cases.KINDS), choices=cases.KINDS, metavar="KIND")
     add("--cases", nargs="*", default=[], metavar="NAME", help="these cases alone, again")
-    add("--samples", type=int, default=0, metavar="N", help="at most so many of each group, drawn by the seed")
+    add(
+        "--samples",
+        type=int,
+        metavar="N",
+        help="at most so many of each group, drawn by the seed; 0: all. Else "
+        f"{MANY}, and {FEW} of operators that are never fused",
+    )
+    add("--part", default="0/1", metavar="I/N", help="every N-th operator: N processes side by side share the results")
     add("--shuffle", action="store_true", help="groups in an order drawn by the seed")
     add("--seed", default="0")
     add("--held-back", action="store_true", help="the cases that are held back, and no others")
@@ -62,14 +70,18 @@ def _options() -> argparse.Namespace:
     return options
 
 
-def _drawn(options: argparse.Namespace) -> list | None:
-    """How many samples of each group are asked for, and the seed that draws them; None: all."""
-    return [options.samples, options.seed] if options.samples else None
+def _most(options: argparse.Namespace, results: Results, group: cases.Group) -> int:
+    """How many cases of the group are asked for; 0: all."""
+    if options.samples is not None:
+        return options.samples
+    return FEW if results.fused.get(group.operator) is False else MANY
 
 
 def _operators(options: argparse.Namespace, results: Results) -> list[str]:
     known = cases.operators()
     names = [name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.operators)]
+    part, parts = map(int, options.part.split("/"))
+    names = [name for name in names if int(cases.draw("part", name) * parts) == part]
     if options.draw_operators:
         names = sorted(names, key=lambda name: cases.draw(options.seed, name))[: options.draw_operators]
     return names
@@ -91,21 +103,21 @@ def _run(options: argparse.Namespace, asked: list[cases.Group]) -> None:
         current, job_file, log = Path(folder, "current"), Path(folder, "job.json"), Path(folder, "log")
         again = list(options.cases)
         while asked and time.monotonic() < end:
-            results = Results(options.results, _drawn(options))
+            results = Results(options.results)
             results.read()
-            # What reference inputs are asked about must be fused in some plain case, which ran before.
-            left = [
-                group
-                for group in asked
-                if (options.cases or group.name not in results.done)
-                and not (group.kind == "reference" and results.left(group.operator))
-            ]
+            most = {group: _most(options, results, group) for group in asked}
+            left = [g for g in asked if options.cases or not results.is_done(g.name, most[g], options.seed)]
+            # Reference inputs are for operators that are fused, which their plain cases tell first.
+            plain = {group.operator for group in left if group.kind == "plain"}
+            unsaid = {name for name in plain if name not in results.fused}
+            left = [g for g in left if g.kind != "reference" or results.fused.get(g.operator, g.operator not in unsaid)]
             if not left:
                 return
             job = {
-                "groups": left[:200], "known": [name for name in results.cases if name not in again], "only": again,
+                "groups": [(*group, most[group]) for group in left[:200]],
+                "known": [name for name in results.cases if name not in again], "only": again,
                 "device": options.device,
-                "held_back": options.held_back, "drawn": _drawn(options),
+                "held_back": options.held_back, "seed": options.seed,
                 "results": str(options.results), "current": str(current), "threads": options.threads,
                 "seconds": max(end - time.monotonic(), 0) if options.limit_seconds != float("inf") else 1e12,
                 "before": options.before,

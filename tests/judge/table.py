@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
+from functools import cached_property
 from pathlib import Path
 
 BAD = ("wrong", "crash", "timeout")
@@ -13,10 +14,10 @@ COLUMNS = ("operator", "samples", "whole", "partly", "left", "wrong", "crash", "
 class Results:
     """The lines of a file of results. The last line about a case counts."""
 
-    def __init__(self, path: Path, drawn: list | None = None):
-        self.path, self.drawn = path, drawn
+    def __init__(self, path: Path):
+        self.path = path
         self.cases: dict[str, dict] = {}
-        self.done: set[str] = set()  # names of groups whose every case ran, or all that are drawn
+        self.groups: dict[str, dict] = {}  # those that ran to their end
 
     def read(self) -> None:
         if not self.path.exists():
@@ -25,21 +26,30 @@ class Results:
             record = json.loads(line)
             if "case" in record:
                 self.cases[record["case"]] = record
-            elif record.get("drawn") in (None, self.drawn):
-                self.done.add(record["group"])
+            else:
+                self.groups[record["group"]] = record
 
     @property
     def ok(self) -> bool:
         return not any(record["status"] in BAD for record in self.cases.values())
 
-    def left(self, operator: str) -> bool:
-        """Whether plain cases of the operator ran, and none was fused."""
-        fused = [
-            r["fused"]
-            for n, r in self.cases.items()
-            if n.startswith(f"{operator}/") and "/plain/" in n and "fused" in r
-        ]
-        return bool(fused) and all(one == "left" for one in fused)
+    def is_done(self, group: str, most: int, seed: str) -> bool:
+        """Whether all cases of the group ran that would be drawn, `most` of them by the seed (0: all)."""
+        record = self.groups.get(group)
+        if record is None:
+            return False
+        ran = record.get("most", 0)
+        return ran == 0 or ran >= record["samples"] or (0 < most <= ran and record["seed"] == seed)
+
+    @cached_property
+    def fused(self) -> dict[str, bool]:
+        """For each operator that was asked plainly, whether any of it was fused."""
+        found: dict[str, bool] = {}
+        for name, record in self.cases.items():
+            operator, _, kind, _ = (*name.split("/"), "", "", "")[:4]
+            if kind == "plain" and "fused" in record:
+                found[operator] = found.get(operator, False) or record["fused"] != "left"
+        return found
 
 
 def table(results: Results, verbose: bool = False) -> str:

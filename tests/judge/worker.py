@@ -152,14 +152,15 @@ def work(job: dict) -> int:
             results.write(json.dumps(record) + "\n")
             results.flush()
 
-        for group in (Group(*names) for names in job["groups"]):
+        for *names, most in job["groups"]:
+            group = Group(*names)
             Path(job["current"]).write_text(f"{group.name}/samples")
             try:
                 samples = cases.samples(group, job["device"])
             except Exception as error:  # an operator that has no samples here
                 write({"group": group.name, "samples": 0, "error": f"{type(error).__name__}: {error}"[:300]})
                 continue
-            numbers = chosen(group, len(samples), job)
+            numbers = chosen(group, len(samples), most, job)
             for number in numbers:
                 name = f"{group.name}/{number}"
                 if name in known:
@@ -177,19 +178,18 @@ def work(job: dict) -> int:
                 if record["status"] != "ok":
                     record["sample"] = described(samples[number])
                 write(record | {"seconds": round(time.monotonic() - start, 3)})
-            write({"group": group.name, "samples": len(samples), "drawn": job["drawn"]})
+            write({"group": group.name, "samples": len(samples), "most": most, "seed": job["seed"]})
     return 0
 
 
-def chosen(group: Group, count: int, job: dict) -> Sequence[int]:
-    """The numbers of a group's samples that are asked for."""
+def chosen(group: Group, count: int, most: int, job: dict) -> Sequence[int]:
+    """The numbers of a group's samples that are asked for: `most` of them, drawn by the seed; 0: all."""
     numbers = [n for n in range(count) if cases.is_held_back(f"{group.name}/{n}") == job["held_back"]]
     if job["only"]:
         return [n for n in numbers if f"{group.name}/{n}" in job["only"]]
-    if job["drawn"] is None:
+    if most == 0:
         return numbers
-    most, seed = job["drawn"]
-    return sorted(sorted(numbers, key=lambda n: cases.draw(seed, f"{group.name}/{n}"))[:most])
+    return sorted(sorted(numbers, key=lambda n: cases.draw(job["seed"], f"{group.name}/{n}"))[:most])
 
 
 if __name__ == "__main__":
