@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable
 from typing import NamedTuple
 
-import sympy
 import torch
 from torch import fx
 
 from . import _core, devices, reasons
 from .errors import Decline
 from .importer import Imported, RegionImporter
-from .normalize import Normalized, is_functional_batch_norm, is_marker, is_statistic
+from .normalize import Normalized, is_marker, is_statistic
 from .operators import TABLE
 from .partition import Partition
+from .plain import Plain, copy_node
 from .sizes import names_for
 from .stats import count
 
@@ -30,6 +29,7 @@ class Region(NamedTuple):
     imported: Imported
     compiled: object  # _core.Region
     members: list[fx.Node]
+    plain: Plain
 
 
 class Blamed(Exception):
@@ -40,7 +40,15 @@ class Blamed(Exception):
         self.node, self.error = node, error
 
 
-def import_regions(normal: Normalized, plan: Partition, name: str, tune: bool | None = None) -> list[Region]:
+def import_regions(
+    normal: Normalized,
+    plan: Partition,
+    name: str,
+    *,
+    say: Callable,
+    tune: bool | None = None,
+    second_derivatives: bool = False,
+) -> list[Region]:
     """Hand every region to the core. Raises Blamed, and the caller plans again without that node."""
     _give_counters(normal, plan)
     importers = [_import_members(members, plan) for members in plan.regions]
@@ -55,8 +63,11 @@ def import_regions(normal: Normalized, plan: Partition, name: str, tune: bool | 
         try:
             imported = importer.finish(outputs, updates)
             region_name = f"{name}_{number}"
-            compiled = _core.Region(imported.graph, region_name, devices.gpu_index(imported.device), tune)
-            regions.append(Region(region_name, imported, compiled, members))
+            plain = Plain(region_name, imported, members, normal, plan, say)
+            owned = [_viewed(node, plan) in normal.owned for node in imported.inputs]
+            gpu = devices.gpu_index(imported.device)
+            compiled = _core.Region(imported.graph, region_name, gpu, tune, plain, second_derivatives, owned)
+            regions.append(Region(region_name, imported, compiled, members, plain))
         except Decline as error:
             raise Blamed(importer.first_with_unbound_size(members), error) from None
         except _core.Error as error:
@@ -195,7 +206,7 @@ def assemble(
         else:
             for source in node.all_input_nodes:
                 emit(source)
-            env[node] = _copy_node(graph, node, env)
+            env[node] = copy_node(graph, node, env)
         return env[node]
 
     def emit_region(region: Region) -> None:
@@ -204,7 +215,7 @@ def assemble(
         emitted.add(region.name)
         tensors = [emit(node) for node in region.imported.inputs]
         scalars = [emit(node) for node in region.imported.scalars]
-        call = graph.call_function(_runner(region, normal, plan, on_unavailable, contest), (tensors, scalars))
+        call = graph.call_function(_runner(region, on_unavailable, contest), (tensors, scalars))
         imported = region.imported
         for position, node in enumerate(imported.outputs[: len(imported.outputs) - len(imported.updates)]):
             env[node] = graph.call_function(operator.getitem, (call, position))
@@ -247,18 +258,6 @@ def assemble(
     return fx.GraphModule(normal.owner, graph)
 
 
-def _copy_node(graph: fx.Graph, node: fx.Node, env: dict) -> fx.Node:
-    """The node as it was; a functional batch norm gets copies of the running statistics, because autograd saves them
-    and the buffers are about to be updated."""
-    copied = graph.node_copy(node, env.__getitem__)
-    if is_functional_batch_norm(node):
-        for position in (3, 4):
-            with graph.inserting_before(copied):
-                clone = graph.call_function(_aten.clone.default, (copied.args[position],))
-            copied.update_arg(position, clone)
-    return copied
-
-
 def _writes(node: fx.Node) -> bool:
     return node.target in (_aten.add_.Tensor, _aten.copy_.default) or getattr(node.target, "updates", False)
 
@@ -280,17 +279,15 @@ def _counts(buffer: fx.Node, value: fx.Node) -> bool:
     return all(user.op == "output" for user in value.users)
 
 
-def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable: Callable, contest: bool) -> Callable:
+def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable:
     """The function that the graph calls: the core's, or the region's own nodes where the core says that it cannot, or
     that they are faster."""
     handle, keep_alive = region.compiled.handle, region.compiled
     given_up = False
-    original = functools.cache(lambda: _original(region, normal, plan))  # built when it is first needed
-
-    updates = region.imported.updates
+    plain, updates = region.plain, region.imported.updates
 
     def eager(tensors, scalars):
-        results = original().forward(*tensors, *scalars)
+        results = plain.whole(*tensors, *scalars)
         for output, buffer in updates:
             value = results[output]
             tensors[buffer].copy_(value.detach() if is_statistic(region.imported.outputs[output]) else value)
@@ -300,10 +297,18 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
         count("fallback_calls")
         return eager(tensors, scalars)
 
-    def contested(handle, tensors, scalars):
-        results = run_contested(handle, tensors, scalars)
+    run_region, run_contested = _core.run_region, _core.run_contested
+    numbers_on_cpu = any(isinstance(node.meta["val"], torch.Tensor) for node in region.imported.scalars)
+    if numbers_on_cpu:
+        run_region, run_contested = _with_numbers(run_region), _with_numbers(run_contested)
+    run = run_contested if contest and region.compiled.contested else run_region
+
+    def fused(tensors, scalars):
+        results = run(handle, tensors, scalars)
         if type(results) is list:
             return results
+        if results == _core.Verdict.transformed:
+            plain.say(f"region {region.name} runs in PyTorch's operators under torch.func and forward-mode derivatives")
         if results == _core.Verdict.unknown:
             # Buffers are updated once, by whoever wins.
             spared = _with_copies(tensors, updates)
@@ -316,12 +321,6 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
             on_unavailable(region, reasons.SLOWER, f"inputs of about [{shapes}]")
         return as_pytorch(tensors, scalars)
 
-    run_region, run_contested = _core.run_region, _core.run_contested
-    numbers_on_cpu = any(isinstance(node.meta["val"], torch.Tensor) for node in region.imported.scalars)
-    if numbers_on_cpu:
-        run_region, run_contested = _with_numbers(run_region), _with_numbers(run_contested)
-    run = contested if contest and region.compiled.contested else run_region
-
     def fused_region(tensors, scalars):
         nonlocal given_up
         if numbers_on_cpu and _want_gradients(scalars):
@@ -329,7 +328,7 @@ def _runner(region: Region, normal: Normalized, plan: Partition, on_unavailable:
             return as_pytorch(tensors, scalars)
         if not given_up:
             try:
-                return run(handle, tensors, scalars)
+                return fused(tensors, scalars)
             except _core.SizeError as error:
                 # Sizes that eager refuses, in its own words; calls with others are fused as before.
                 results = as_pytorch(tensors, scalars)
@@ -371,7 +370,7 @@ def _with_copies(tensors: list, updates: list[tuple[int, int]]) -> list:
     return [x.clone() if i in replaced else x for i, x in enumerate(tensors)]
 
 
-def _eager_is_faster(region: Region, fused: Callable, eager: Callable, tensors: list, scalars: list) -> bool:
+def _eager_is_faster(region: Region, run_region: Callable, eager: Callable, tensors: list, scalars: list) -> bool:
     """Time both on the inputs of a call, with the backward if its gradients are wanted.
 
     Nothing of the caller's moves: gradients go nowhere, buffers that are updated are copies, and nothing in a region
@@ -389,36 +388,6 @@ def _eager_is_faster(region: Region, fused: Callable, eager: Callable, tensors: 
 
     return region.compiled.contest(
         leaves,
-        lambda: call(lambda: fused(region.compiled.handle, leaves, scalars)),
+        lambda: call(lambda: run_region(region.compiled.handle, leaves, scalars)),
         lambda: call(lambda: eager(leaves, scalars)),
     )
-
-
-def _original(region: Region, normal: Normalized, plan: Partition) -> fx.GraphModule:
-    """The region's nodes as PyTorch runs them."""
-    graph = fx.Graph()
-    env = {node: graph.placeholder(node.name) for node in region.imported.inputs}
-    for node in region.imported.scalars:  # one for each dtype it is read in: all the same number
-        env[node] = graph.placeholder(node.name)
-    inside = set(region.members)
-    symbols = {
-        size.node.expr: graph.call_function(_aten.sym_size.int, (env[node], dim))
-        for node in region.imported.inputs
-        for dim, size in enumerate(node.meta["val"].shape)
-        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol
-    }
-
-    def emit(node: fx.Node) -> fx.Node:
-        if node not in env and isinstance(node.meta.get("val"), torch.SymInt):
-            free = sorted(node.meta["val"].node.expr.free_symbols, key=str)
-            value = sympy.lambdify(free, node.meta["val"].node.expr)
-            env[node] = graph.call_function(lambda *sizes: int(value(*sizes)), tuple(symbols[s] for s in free))
-        if node not in env:
-            assert node in inside or node in plan.passive, f"{node} is not in region {region.name}"
-            for source in node.all_input_nodes:
-                emit(source)
-            env[node] = _copy_node(graph, node, env)
-        return env[node]
-
-    graph.output([emit(node) for node in region.imported.outputs])
-    return fx.GraphModule(normal.owner, graph)

@@ -53,8 +53,17 @@ class Stop(BaseException):
 class Session:
     """What one optimised model remembers over its captures: its options, and what it has said already."""
 
-    def __init__(self, name: str = "graph", *, strict: bool = False, tune: bool | None = None, record: bool = False):
+    def __init__(
+        self,
+        name: str = "graph",
+        *,
+        strict: bool = False,
+        tune: bool | None = None,
+        second_derivatives: bool = False,
+        record: bool = False,
+    ):
         self.name, self.strict, self.tune, self.record = name, strict, tune, record
+        self.second_derivatives = second_derivatives
         self.captured: list[Captured] = []
         self.failures: list[Fallback] = []  # while explaining: frames that Dynamo could not trace
         self.complete = False  # while explaining: the entry frame was one graph
@@ -132,7 +141,14 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     while True:  # ends: each round refuses one node more
         plan = partition(normal.graph, refused_before)
         try:
-            regions = import_regions(normal, plan, name, session.tune)
+            regions = import_regions(
+                normal,
+                plan,
+                name,
+                say=session.say,
+                tune=session.tune,
+                second_derivatives=session.second_derivatives,
+            )
             break
         except Blamed as blamed:
             refused_before[blamed.node] = blamed.error
@@ -223,7 +239,13 @@ def describe_node(node: fx.Node, reason: str, detail: str) -> Fallback:
 def fusewright_backend(gm: fx.GraphModule, example_inputs: list, *, options: dict | None = None) -> Callable:
     """Dynamo's way in: `torch.compile(model, backend="fusewright", options={"strict": ..., "tune": ...})`."""
     options = dict(options or {})
-    session = Session("graph", strict=bool(options.pop("strict", False)), tune=options.pop("tune", None))
+    session = Session(
+        "graph",
+        strict=bool(options.pop("strict", False)),
+        tune=options.pop("tune", None),
+        second_derivatives=bool(options.pop("second_derivatives", False)),
+    )
     if options:
-        raise TypeError(f"backend fusewright: unknown options {sorted(options)}; known: strict, tune")
+        known = "strict, tune, second_derivatives"
+        raise TypeError(f"backend fusewright: unknown options {sorted(options)}; known: {known}")
     return compile_graph(gm, session)

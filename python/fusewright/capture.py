@@ -34,6 +34,7 @@ _config = torch._dynamo.config
 # Captures of one frame after which Dynamo stops trying. Frames below a graph break are shared by all models of a class.
 _CAPTURES_PER_MODEL = 32
 _FAILURES_PER_FRAME = 16
+_transform = torch._C._functorch.peek_interpreter_stack  # the innermost of torch.func's, or None
 _silent = logging.Logger("silent", logging.CRITICAL + 1)
 _live: weakref.WeakSet = weakref.WeakSet()
 _entries = itertools.count()
@@ -303,7 +304,7 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
     session.entry = entry.__code__
     weakref.finalize(entry, _forget, entry.__code__).atexit = False
     _live.add(session)
-    compiled = _among_threads(context(entry), target)
+    compiled = _where_it_can_capture(context(entry), target, session)
     if _CAN_SKIP_ONCE:
         return compiled
     eager = torch._dynamo.disable(target)
@@ -336,11 +337,16 @@ def _watching(guards: list) -> Callable:
     return keep
 
 
-def _among_threads(compiled: Callable, target: Callable) -> Callable:
-    """While one thread captures, Dynamo believes of all of them that they trace, and refuses their calls: they wait."""
+def _where_it_can_capture(compiled: Callable, target: Callable, session: Session) -> Callable:
+    """While one thread captures, Dynamo believes of all of them that they trace, and refuses their calls: they wait.
+    Under the transforms of torch.func it captures nothing, and says nothing: the target runs as it is."""
 
     @functools.wraps(target)
     def call(*args, **kwargs):
+        if _transform() is not None:
+            session.say("runs in eager under the transforms of torch.func")
+            count("fallback_calls")
+            return target(*args, **kwargs)
         try:
             return compiled(*args, **kwargs)
         except RuntimeError as error:

@@ -52,6 +52,7 @@ class Imported(NamedTuple):
     outputs: list[fx.Node]
     device: torch.device
     updates: list[tuple[int, int]]  # (output, input): the last outputs, each of which replaces an input
+    differentiable: list[bool]  # a flag for each output
     origins: dict[fx.Node, int]  # the number under which the core knows an operator
 
 
@@ -367,22 +368,25 @@ class RegionImporter:
 
     def finish(self, outputs: list[fx.Node], updates: dict[fx.Node, fx.Node]) -> Imported:
         """Close the graph: these members are its outputs, then those that replace inputs (input -> member)."""
+        differentiable = []
         into = dict.fromkeys(outputs) | {value: buffer for buffer, value in updates.items()}
         for node, buffer in into.items():
             operand, tensor = self._values[node], node.meta["val"]
-            differentiable = tensor.is_floating_point() and operand.value not in self.not_differentiable
+            differentiable.append(tensor.is_floating_point() and operand.value not in self.not_differentiable)
             origin = self.origins.get(node, -1)
             if buffer is None:
-                self.builder.output(operand.value, memory_order(tensor), differentiable, origin=origin)
+                self.builder.output(operand.value, memory_order(tensor), differentiable[-1], origin=origin)
             else:
                 order = memory_order(buffer.meta["val"])
-                self.builder.output(operand.value, order, differentiable, self._values[buffer].value, origin)
+                self.builder.output(operand.value, order, differentiable[-1], self._values[buffer].value, origin)
         unbound = self._used_symbols - self._bound_symbols
         if unbound:
             raise Decline(reasons.DYNAMIC_SHAPE, f"{', '.join(sorted(unbound))} is no size of an input")
         replaced = [(p, self.inputs.index(buffer)) for p, buffer in enumerate(into.values()) if buffer is not None]
         graph = self.builder.finish()
-        return Imported(graph, self.inputs, self.scalars, list(into), self.device, replaced, self.origins)
+        return Imported(
+            graph, self.inputs, self.scalars, list(into), self.device, replaced, differentiable, self.origins
+        )
 
     def first_with_unbound_size(self, members: list[fx.Node]) -> fx.Node:
         """The member to leave out when `finish` has declined."""

@@ -33,6 +33,7 @@ class Normalized(NamedTuple):
     owner: torch.nn.Module  # holds the constants that get_attr nodes name
     updates: dict[fx.Node, fx.Node]
     results: list  # the user's outputs: nodes or constants
+    owned: set[fx.Node]  # placeholders of parameters and buffers
 
 
 def is_marker(node: fx.Node) -> bool:
@@ -80,7 +81,8 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     buffer_of = {value: placeholder for placeholder, value in updates.items()}
     results = [buffer_of.get(result, result) if isinstance(result, fx.Node) else result for result in results]
     _check_aliases(updates, results)
-    return Normalized(graph, traced, updates, results)
+    owned = {node for node, source in sources if _is_buffer(source) or _is_parameter(source)}
+    return Normalized(graph, traced, updates, results, owned)
 
 
 def _functional(gm: fx.GraphModule, examples: list) -> tuple[fx.GraphModule, list[int]]:
@@ -254,6 +256,10 @@ def source_name(placeholder: fx.Node) -> str:
 
 def _is_buffer(placeholder: fx.Node) -> bool:
     return "._buffers[" in source_name(placeholder) or "_buffers_" in str(placeholder.target)
+
+
+def _is_parameter(placeholder: fx.Node) -> bool:
+    return "._parameters[" in source_name(placeholder) or "_parameters_" in str(placeholder.target)
 
 
 def _check_aliases(updates: dict, results: list) -> None:

@@ -20,7 +20,14 @@ class _Original(NamedTuple):
     target: Callable  # the function, or what the module's _compiled_call_impl was
 
 
-def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None, tune: bool | None = None) -> T:
+def optimize(
+    model: T,
+    *,
+    strict: bool = False,
+    dynamic: bool | None = None,
+    tune: bool | None = None,
+    second_derivatives: bool = False,
+) -> T:
     """Let fused kernels run the model wherever they can.
 
     A module is changed in place and returned: the same object with the same parameters, `state_dict` and hooks; its
@@ -31,6 +38,8 @@ def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None, tun
         all sizes as variable from the start, False captures each size anew.
     tune: on a GPU, time the ways to run each kernel once for sizes of a kind, and take the fastest; False chooses by
         rule, and so does `torch.use_deterministic_algorithms(True)`. None: FUSEWRIGHT_TUNE decides, else True.
+    second_derivatives: keep every tensor that second derivatives (`create_graph=True`) read. Otherwise regions keep
+        them where that takes no more memory than eager does; others say so when they are differentiated twice.
 
     A deep copy or a pickle of an optimised model is a plain model (`is_optimized(copy)` is False): optimise it again.
     """
@@ -41,13 +50,13 @@ def optimize(model: T, *, strict: bool = False, dynamic: bool | None = None, tun
     if isinstance(model, torch.nn.Module):
         if is_optimized(model):
             restore(model)
-        session = Session(type(model).__name__, strict=strict, tune=tune)
+        session = Session(type(model).__name__, strict=strict, tune=tune, second_derivatives=second_derivatives)
         compiled = capture(model._call_impl, session, dynamic)
         setattr(compiled, _MARK, _Original(model._compiled_call_impl))
         model._compiled_call_impl = compiled
         return model
     function = restore(model) if is_optimized(model) else model
-    session = Session(function_name(function), strict=strict, tune=tune)
+    session = Session(function_name(function), strict=strict, tune=tune, second_derivatives=second_derivatives)
     compiled = functools.wraps(function)(capture(function, session, dynamic))
     setattr(compiled, _MARK, _Original(function))
     return compiled

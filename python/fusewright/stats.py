@@ -7,7 +7,7 @@ import threading
 from . import _core
 
 _lock = threading.Lock()
-_counts = {"captures": 0, "regions": 0, "fallback_calls": 0, "failed_captures": 0}
+_counts = {"captures": 0, "regions": 0, "fallback_calls": 0, "second_derivatives": 0, "failed_captures": 0}
 _core_base: dict[str, int] = {}
 
 
@@ -27,7 +27,9 @@ def stats() -> dict[str, int]:
     fused region. `kernels_compiled`: kernels built by the compiler; `cache_hits`: kernels found on disk;
     `memory_hits`: kernels already loaded. `kernels_tuned`: timings on a GPU, of a kernel's launches or of a
     region against eager, once for sizes of a kind. `fallback_calls`: calls that ran without any fused region although
-    the model is optimised. `failed_captures`: frames that Dynamo could not trace.
+    the model is optimised, also for a transform of torch.func or forward-mode derivatives. `second_derivatives`:
+    regions that ran once more in PyTorch's operators, for gradients with `create_graph=True`. `failed_captures`: frames
+    that Dynamo could not trace.
     """
     _core.finish_compiling()
     with _lock:

@@ -339,6 +339,59 @@ class CallArguments {
   c10::SmallVector<double, 4> scalars_;
 };
 
+// Asks Python. What it raises passes through autograd, and to other threads, as PyTorch's own exception for it.
+template <class Question>
+auto asked(const Question& question) {
+  py::gil_scoped_acquire gil;
+  try {
+    return question();
+  } catch (py::error_already_set& error) {
+    error.restore();
+    python_error persistent;
+    persistent.persist();
+    throw persistent;
+  }
+}
+
+// The region in PyTorch's operators, which Python runs (plain.py). Threads of autograd ask it too: they take the lock.
+class PyPlain : public Plain {
+ public:
+  explicit PyPlain(py::object plain) : plain_(std::move(plain)) {}
+  ~PyPlain() override {
+    if (!Py_IsInitialized()) {
+      plain_.release();
+      return;
+    }
+    py::gil_scoped_acquire gil;
+    plain_ = py::object();
+  }
+
+  std::vector<bool> reads() const override {
+    return asked([&] { return plain_.attr("reads").cast<std::vector<bool>>(); });
+  }
+  int64_t bytes_kept(at::TensorList inputs, at::ArrayRef<double> scalars,
+                     const std::vector<bool>& held) const override {
+    return asked([&] { return plain_.attr("bytes_kept")(list(inputs), scalars.vec(), held).cast<int64_t>(); });
+  }
+  std::vector<at::Tensor> run(at::TensorList inputs, at::ArrayRef<double> scalars) const override {
+    return asked([&] {
+      std::vector<at::Tensor> results;
+      for (const py::handle& result : plain_.attr("differentiable")(list(inputs), scalars.vec()))
+        results.push_back(result.is_none() ? at::Tensor() : result.cast<at::Tensor>());
+      return results;
+    });
+  }
+
+ private:
+  static py::list list(at::TensorList tensors) {
+    py::list result;
+    for (const at::Tensor& t : tensors) result.append(py::reinterpret_steal<py::object>(THPVariable_Wrap(t)));
+    return result;
+  }
+
+  py::object plain_;
+};
+
 py::object to_python(Region::Verdict verdict) { return py::cast(verdict); }
 py::object to_python(std::vector<at::Tensor>& results) {
   py::list list(results.size());
@@ -349,17 +402,17 @@ py::object to_python(std::vector<at::Tensor>& results) {
 
 py::object call_region(int64_t handle, const py::handle& tensors, const py::handle& scalars) {
   const CallArguments arguments(tensors, scalars);
-  std::vector<at::Tensor> results;
+  Answer answer;
   {
     py::gil_scoped_release release;
-    results = run_region(handle, arguments.tensors(), arguments.scalars());
+    answer = run_region(handle, arguments.tensors(), arguments.scalars());
   }
-  return to_python(results);
+  return std::visit([](auto& found) { return to_python(found); }, answer);
 }
 
 py::object call_contested(int64_t handle, const py::handle& tensors, const py::handle& scalars) {
   const CallArguments arguments(tensors, scalars);
-  std::variant<std::vector<at::Tensor>, Region::Verdict> answer;
+  Answer answer;
   {
     py::gil_scoped_release release;
     answer = run_contested(handle, arguments.tensors(), arguments.scalars());
@@ -417,10 +470,14 @@ PYBIND11_MODULE(_core, m) {
       .def("finish", &PyBuilder::finish);
 
   py::class_<Region, std::shared_ptr<Region>>(m, "Region")
-      .def(py::init([](const Graph& graph, const std::string& name, int gpu, std::optional<bool> tune) {
-             return Region::create(graph, name, gpu, tune);
+      .def(py::init([](const Graph& graph, const std::string& name, int gpu, std::optional<bool> tune,
+                       const py::object& plain, bool second_derivatives, const std::vector<bool>& owned) {
+             Region::Settings settings{gpu, tune, nullptr, second_derivatives, owned};
+             if (!plain.is_none()) settings.plain = std::make_shared<PyPlain>(plain);
+             return Region::create(graph, name, std::move(settings));
            }),
-           py::arg("graph"), py::arg("name"), py::arg("gpu") = -1, py::arg("tune") = py::none())
+           py::arg("graph"), py::arg("name"), py::arg("gpu") = -1, py::arg("tune") = py::none(),
+           py::arg("plain") = py::none(), py::arg("second_derivatives") = false, py::arg("owned") = std::vector<bool>{})
       .def_property_readonly("handle", &Region::handle)
       .def_property_readonly("name", &Region::name)
       .def_property_readonly("contested", &Region::contested)
@@ -446,7 +503,8 @@ PYBIND11_MODULE(_core, m) {
   m.def("run_region", &call_region);
   py::enum_<Region::Verdict>(m, "Verdict")
       .value("eager", Region::Verdict::eager)
-      .value("unknown", Region::Verdict::unknown);
+      .value("unknown", Region::Verdict::unknown)
+      .value("transformed", Region::Verdict::transformed);
   m.def("run_contested", &call_contested);
   m.def("operations", [] {
     py::list rows;

@@ -37,6 +37,26 @@ bool ask(bool (at::Context::*tf32)(std::optional<Op>) const, const at::Context& 
 
 bool allows_tf32_convolution() { return ask(&at::Context::allowTF32CuDNN, at::globalContext()); }
 
+static Tf32 current_tf32() { return {allows_tf32_convolution(), at::globalContext().allowTF32CuBLAS()}; }
+
+static void set(const Tf32& setting) {
+  at::globalContext().setAllowTF32CuDNN(*setting.convolutions);
+  at::globalContext().setAllowTF32CuBLAS(*setting.products);
+}
+
+Tf32 Tf32::of(at::Device device) { return device.is_cuda() ? current_tf32() : Tf32{}; }
+
+Tf32::Restored::Restored(const Tf32& wanted) {
+  if (!wanted.products) return;
+  before_ = current_tf32();
+  changed_ = !(before_ == wanted);
+  if (changed_) set(wanted);
+}
+
+Tf32::Restored::~Restored() {
+  if (changed_) set(before_);
+}
+
 void emulate_cuda(bool enabled) { emulating = enabled; }
 bool emulates_cuda() { return emulating; }
 

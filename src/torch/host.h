@@ -1,6 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 #include "fusewright/host.h"
 
 namespace fusewright {
@@ -12,6 +14,27 @@ bool emulates_cuda();
 
 // The user allows TF32 in cuDNN's convolutions (torch.backends.cudnn.allow_tf32, cudnn.conv.fp32_precision).
 bool allows_tf32_convolution();
+
+// Whether the library may round float32 to TF32 on a GPU: in convolutions, and in matrix products.
+struct Tf32 {
+  static Tf32 of(at::Device device);  // as it is now; without meaning on a CPU
+  bool operator==(const Tf32& other) const { return convolutions == other.convolutions && products == other.products; }
+  class Restored;
+
+  std::optional<bool> convolutions, products;
+};
+
+// While it lives, the setting is that one again.
+class Tf32::Restored {
+ public:
+  explicit Restored(const Tf32& wanted);
+  ~Restored();
+  Restored(const Restored&) = delete;
+
+ private:
+  Tf32 before_;
+  bool changed_ = false;
+};
 
 // Index of the GPU whose kernels serve tensors of this device; -1: kernels for the CPU.
 int gpu_of(at::Device device);

@@ -6,6 +6,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/PythonFallbackKernel.h>
 #include <c10/core/DeviceGuard.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/forward_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -152,17 +153,19 @@ Results run_backward(int64_t handle, at::TensorList saved, at::TensorList gradie
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// With create_graph=True the gradients must not look like constants: differentiating them says why it cannot.
+// Gradients that cannot be differentiated must not look like constants: differentiating them says why it cannot.
 class Refuse : public torch::autograd::Function<Refuse> {
  public:
-  static variable_list forward(AutogradContext*, at::TensorList gradients) {
+  static variable_list forward(AutogradContext* ctx, at::TensorList gradients, const std::string& region) {
+    ctx->saved_data["region"] = region;
     variable_list result;
     for (const at::Tensor& g : gradients) result.push_back(g.view_as(g));
     return result;
   }
-  static variable_list backward(AutogradContext*, variable_list) {
-    TORCH_CHECK(false, "fusewright: second derivatives of a fused region are not supported; call ",
-                "fusewright.restore(model) for double backward");
+  static variable_list backward(AutogradContext* ctx, variable_list) {
+    TORCH_CHECK(false, "fusewright: ", ctx->saved_data["region"].toStringRef(),
+                " keeps too little for second derivatives, because PyTorch's operators would hold less memory: call "
+                "fusewright.optimize(model, second_derivatives=True)");
   }
 };
 
@@ -174,6 +177,13 @@ bool is_batched(const at::Tensor& t) {
          t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched}));
 }
 
+// What a transform of torch.func wraps, and what has a forward-mode derivative.
+bool is_transformed(const at::Tensor& t) {
+  return t.defined() && (t.key_set().has_any(c10::DispatchKeySet(
+                             {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper})) ||
+                         t._fw_grad(0).defined());
+}
+
 // Elements as memory has them: the dispatcher resolves such tensors only below autograd.
 std::vector<at::Tensor> as_in_memory(at::TensorList tensors) {
   std::vector<at::Tensor> result(tensors.begin(), tensors.end());
@@ -181,6 +191,18 @@ std::vector<at::Tensor> as_in_memory(at::TensorList tensors) {
     if (lies_otherwise(t)) t = t._is_zerotensor() ? t.clone() : t.resolve_neg();
   return result;
 }
+
+// Variables that are saved meanwhile pass no hook.
+class WithoutHooks {
+ public:
+  static bool there_are() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+  WithoutHooks() { at::SavedTensorDefaultHooks::set_tls_state({}); }
+  ~WithoutHooks() { at::SavedTensorDefaultHooks::set_tls_state(before_); }
+  WithoutHooks(const WithoutHooks&) = delete;
+
+ private:
+  at::impl::SavedTensorDefaultHooksTLS before_ = at::SavedTensorDefaultHooks::get_tls_state();
+};
 
 // One region on the tape: what its backward reads, and nothing else, is kept.
 class RegionFunction : public torch::autograd::Function<RegionFunction> {
@@ -200,6 +222,13 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     // plan has read it, as in eager, where every operator lets go of its own.
     std::vector<torch::autograd::SavedVariable> saved;
     bool used = false;
+
+    // For second derivatives: what they read beside `saved`, by position among the tensors of the call; the setting
+    // under which the library multiplied.
+    Region::Positions kept;
+    std::vector<torch::autograd::SavedVariable> inputs;
+    std::vector<at::Tensor> copies;  // of `kept`: of what the captured graph replaces
+    Tf32 tf32;
   };
 
   static variable_list forward(AutogradContext* ctx, at::TensorList inputs, const c10::intrusive_ptr<Call>& call) {
@@ -225,6 +254,15 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
         call->saved.emplace_back(s.sizes_only ? sizes_of_input(input) : input, false);
       }
     }
+    if (call->kept && !call->region->keeps(*call->kept, program, inputs, results, call->scalars)) call->kept.reset();
+    for (size_t k = 0; call->kept && k < call->kept->size(); ++k) {
+      const at::Tensor &input = inputs[(*call->kept)[k]], &copy = call->copies[k];
+      // Hooks are for what takes memory.
+      std::optional<WithoutHooks> without;
+      if (WithoutHooks::there_are() && call->region->is_held((*call->kept)[k], input)) without.emplace();
+      call->inputs.emplace_back(copy.defined() ? copy : input, false);
+    }
+    call->copies.clear();
     ctx->set_materialize_grads(false);
     results.resize(program.user_outputs);
     if (updating) results.resize(results.size() - call->region->updates().size());
@@ -246,15 +284,74 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
     const bool differentiable_again = at::GradMode::is_enabled();
+    if (call.kept && (differentiable_again || std::any_of(gradients.begin(), gradients.end(), is_transformed)))
+      return differentiable_gradients(call, gradients);
     variable_list saved = take_saved(call);
     if (std::any_of(gradients.begin(), gradients.end(), is_batched))
       return for_each_of_a_batch(call, saved, gradients, differentiable_again);
     variable_list result = gradients_of_inputs(call, std::move(saved), gradients);
-    if (differentiable_again) refuse_second_derivatives(result, gradients);
+    if (differentiable_again) refuse_second_derivatives(*call.region, result, gradients);
     return result;
   }
 
  private:
+  // The region once more in PyTorch's operators, from its inputs: what is computed from them has PyTorch's derivatives.
+  static variable_list differentiable_gradients(Call& call, const variable_list& gradients) {
+    const Program& program = call.executable->program();
+    const std::vector<size_t>& positions = call.region->tensor_inputs();
+    variable_list inputs = take_inputs(call), wanted, results, of_results;
+    std::vector<size_t> places;
+    c10::DeviceGuard on_device(call.device);
+    {
+      at::AutoGradMode enable(true);
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        at::Tensor& input = inputs[i];
+        if (!input.defined()) continue;
+        if (!call.wrt[positions[i]]) {
+          input = input.detach();
+          continue;
+        }
+        // A tensor of the rerun's own: an input may be computed from another one, or be the same.
+        input = input.view_as(input);
+        wanted.push_back(input);
+        places.push_back(i);
+      }
+      Tf32::Restored as_in_forward(call.tf32);
+      results = call.region->plain()->run(inputs, call.scalars);
+    }
+    variable_list outputs;
+    for (int output : program.gradient_of_output) {
+      const at::Tensor &result = results.at(static_cast<size_t>(output)), &g = gradients[static_cast<size_t>(output)];
+      if (!g.defined() || !result.defined() || !result.requires_grad()) continue;
+      outputs.push_back(result);
+      of_results.push_back(g);
+    }
+    variable_list found(positions.size() + 1);
+    if (outputs.empty() || wanted.empty()) return found;
+    const variable_list parts = torch::autograd::grad(outputs, wanted, of_results, std::nullopt,
+                                                      at::GradMode::is_enabled(), /*allow_unused=*/true);
+    for (size_t i = 0; i < parts.size(); ++i) found[places[i]] = parts[i];
+    return found;
+  }
+
+  // Checks versions. Undefined where second derivatives do not read them.
+  static variable_list take_inputs(Call& call) {
+    TORCH_CHECK(!call.used, torch::autograd::ERR_BACKWARD_TWICE);
+    const Program& program = call.executable->program();
+    variable_list inputs(call.region->tensor_inputs().size());
+    const std::vector<bool> read = call.region->plain()->reads();
+    size_t next = 0;
+    for (const Program::Saved& s : program.saved) {
+      const int i = s.is_input ? tensor_index(program.forward, s.index) : -1;
+      if (s.is_input && i < 0) continue;  // a scalar
+      const auto& saved = call.saved[next++];
+      if (i >= 0 && !s.sizes_only && read[static_cast<size_t>(i)]) inputs[static_cast<size_t>(i)] = saved.unpack();
+    }
+    for (size_t k = 0; k < call.inputs.size(); ++k) inputs[(*call.kept)[k]] = call.inputs[k].unpack();
+    forget_unless_kept(call);
+    return inputs;
+  }
+
   // Undefined for inputs that want none.
   static variable_list gradients_of_inputs(const Call& call, variable_list saved, const variable_list& gradients) {
     const Program& program = call.executable->program();
@@ -350,7 +447,7 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
       }
       for (const variable_list& part : parts) result.push_back(part.empty() ? at::Tensor() : at::stack(part));
     }
-    if (differentiable_again) refuse_second_derivatives(result, {});
+    if (differentiable_again) refuse_second_derivatives(*call.region, result, {});
     for (at::Tensor& g : result)
       if (g.defined()) g = at::makeBatched(g, {at::BatchDim(level, 0)});
     return result;
@@ -361,11 +458,15 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     TORCH_CHECK(!call.used, torch::autograd::ERR_BACKWARD_TWICE);
     variable_list tensors;
     for (const auto& saved : call.saved) tensors.push_back(saved.unpack());
-    if (!torch::autograd::get_current_graph_task_keep_graph()) {
-      call.saved.clear();
-      call.used = true;
-    }
+    forget_unless_kept(call);
     return tensors;
+  }
+
+  static void forget_unless_kept(Call& call) {
+    if (torch::autograd::get_current_graph_task_keep_graph()) return;
+    call.saved.clear();
+    call.inputs.clear();
+    call.used = true;
   }
 
   // One element with the input's sizes: neither its memory nor its version is held.
@@ -396,12 +497,12 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
 
   // What leads on from here, and to what was given, leads on from the refusal: whoever differentiates with respect to
   // any of it meets it.
-  static void refuse_second_derivatives(variable_list& gradients, const variable_list& given) {
+  static void refuse_second_derivatives(const Region& region, variable_list& gradients, const variable_list& given) {
     variable_list tracked;
     for (const at::Tensor& g : gradients)
       if (g.defined()) tracked.push_back(g.detach().requires_grad_(true));
     if (tracked.empty()) return;
-    tracked = Refuse::apply(at::TensorList(tracked));
+    tracked = Refuse::apply(at::TensorList(tracked), region.name());
     const auto refusal = tracked.front().grad_fn();
     for (const torch::autograd::Edge& edge : torch::autograd::get_current_node()->next_edges())
       if (edge.is_valid()) refusal->add_next_edge(edge);
@@ -436,6 +537,12 @@ Results run_on_tape(std::shared_ptr<Region> region, std::shared_ptr<const Execut
   call->traced = traced(inputs);
   call->updates = updates;
   call->scalars.assign(scalars.begin(), scalars.end());
+  call->kept = call->region->read_by_second_derivatives(call->executable->program());
+  if (call->kept) {
+    call->tf32 = Tf32::of(call->device);
+    for (size_t i : *call->kept)
+      call->copies.push_back(call->region->changes(i) ? inputs[i].detach().clone() : at::Tensor());
+  }
   return RegionFunction::apply(inputs, call);
 }
 
@@ -519,6 +626,20 @@ bool unwatched(at::TensorList inputs) {
   return !(below_autograd && at::GradMode::is_enabled());
 }
 
+// Under a transform of torch.func, or with a forward-mode derivative: PyTorch's operators know what to do, and we do
+// not.
+bool transformed(at::TensorList inputs) {
+  using c10::DispatchKey;
+  static constexpr c10::DispatchKeySet keys({DispatchKey::Batched, DispatchKey::FuncTorchBatched,
+                                             DispatchKey::FuncTorchGradWrapper, DispatchKey::FuncTorchVmapMode,
+                                             DispatchKey::FuncTorchDynamicLayerFrontMode});
+  if (c10::impl::tls_local_dispatch_key_set().included_.has_any(keys)) return true;
+  const bool forward_mode = torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr;
+  return std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& t) {
+    return t.key_set().has_any(keys) || (forward_mode && t._fw_grad(0).defined());
+  });
+}
+
 // Inputs of about these sizes, with these gradients wanted. What else matters is in the graph: Dynamo captures another
 // layout anew.
 class Bucket {
@@ -545,11 +666,10 @@ std::map<int64_t, std::weak_ptr<Region>> regions;
 
 }  // namespace
 
-Region::Region(Graph graph, std::string name, int gpu, std::optional<bool> tune)
+Region::Region(Graph graph, std::string name, Settings settings)
     : graph_(std::move(graph)),
       name_(std::move(name)),
-      gpu_(gpu),
-      tune_(tune),
+      settings_(std::move(settings)),
       has_convolution_(std::any_of(graph_.nodes.begin(), graph_.nodes.end(), [](const Node& node) {
         return node.op == Op::convolution || node.op == Op::conv;
       })) {
@@ -568,8 +688,8 @@ Region::~Region() {
   regions.erase(handle_);
 }
 
-std::shared_ptr<Region> Region::create(Graph graph, std::string name, int gpu, std::optional<bool> tune) {
-  auto region = std::make_shared<Region>(std::move(graph), std::move(name), gpu, tune);
+std::shared_ptr<Region> Region::create(Graph graph, std::string name, Settings settings) {
+  auto region = std::make_shared<Region>(std::move(graph), std::move(name), std::move(settings));
   static int64_t next = 0;
   std::lock_guard<std::mutex> lock(regions_mutex);
   region->handle_ = next++;
@@ -589,7 +709,7 @@ std::shared_ptr<Region> Region::find(int64_t handle) {
   return region;
 }
 
-int Region::gpu() const { return gpu_ < 0 ? gpu_of(at::kCPU) : gpu_; }
+int Region::gpu() const { return settings_.gpu < 0 ? gpu_of(at::kCPU) : settings_.gpu; }
 
 std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wrt, at::Device device) {
   return executable(wrt, gpu_of(device), device);
@@ -614,7 +734,7 @@ std::shared_ptr<const Executable> Region::executable(const std::vector<bool>& wr
   options.cuda = gpu >= 0;
   options.device = std::max(gpu, 0);
   options.tf32_convolution = tf32;
-  options.tune = tune_;
+  options.tune = settings_.tune;
   try {
     return executables_.emplace_back(Compiled{wrt, gpu, tf32, Executable::compile(graph_, wrt, options)}).executable;
   } catch (const CompileError& error) {
@@ -639,7 +759,7 @@ void Region::prepare(const std::vector<bool>& wrt) const {
   });
 }
 
-bool Region::contested() const { return gpu() >= 0 && tune_.value_or(Tuner::wanted_by_environment()); }
+bool Region::contested() const { return gpu() >= 0 && settings_.tune.value_or(Tuner::wanted_by_environment()); }
 
 // By bucket and device.
 Region::Verdict Region::decided(uint64_t place) {
@@ -651,7 +771,7 @@ Region::Verdict Region::decided(uint64_t place) {
 Region::Verdict Region::verdict(at::TensorList inputs) {
   const at::Device device = device_of(inputs);
   const int gpu = gpu_of(device);
-  if (gpu < 0 || at::globalContext().deterministicAlgorithms() || traced(inputs) ||
+  if (gpu < 0 || at::globalContext().deterministicAlgorithms() || traced(inputs) || transformed(inputs) ||
       !at::SavedTensorDefaultHooks::get_tls_state().stack.empty())
     return Verdict::fused;
   uint64_t place = bucket_of(inputs);
@@ -659,6 +779,73 @@ Region::Verdict Region::verdict(at::TensorList inputs) {
   const Verdict known = decided(place);
   if (known != Verdict::unknown) return known;
   return cuda::is_capturing(TorchHost(device).stream()) ? Verdict::fused : Verdict::unknown;
+}
+
+bool Region::changes(size_t tensor) const {
+  const int input = static_cast<int>(tensor_inputs_[tensor]);
+  return graph_.changing.count(input) != 0 ||
+         std::any_of(updates_.begin(), updates_.end(), [&](const Update& u) { return u.input == tensor; });
+}
+
+bool Region::is_held(size_t tensor, const at::Tensor& input) const {
+  if (changes(tensor)) return false;
+  const at::TensorBase& base = input.is_view() ? input._base() : input;
+  return settings_.owned[tensor] || (base.is_leaf() && base.requires_grad());
+}
+
+Region::Positions Region::read_by_second_derivatives(const Program& program) {
+  if (!settings_.plain) return nullptr;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (auto known = read_by_second_derivatives_.find(&program); known != read_by_second_derivatives_.end())
+      return known->second;
+  }
+  std::vector<bool> read = settings_.plain->reads();  // not under the lock: Python has one of its own
+  Positions found;
+  if (read.size() == tensor_inputs_.size() && read.size() == settings_.owned.size()) {
+    for (const Program::Saved& s : program.saved)
+      if (const int i = s.is_input && !s.sizes_only ? tensor_index(program.forward, s.index) : -1; i >= 0)
+        read[static_cast<size_t>(i)] = false;
+    std::vector<size_t> positions;
+    for (size_t i = 0; i < read.size(); ++i)
+      if (read[i]) positions.push_back(i);
+    found = std::make_shared<const std::vector<size_t>>(std::move(positions));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  return read_by_second_derivatives_[&program] = found;
+}
+
+bool Region::keeps(const std::vector<size_t>& tensors, const Program& program, at::TensorList inputs,
+                   const std::vector<at::Tensor>& results, at::ArrayRef<double> scalars) {
+  auto held = [&](size_t i) { return is_held(i, inputs[i]); };
+  if (settings_.second_derivatives || std::all_of(tensors.begin(), tensors.end(), held)) return true;
+  if (traced(inputs)) return true;  // a tracer sees what is read in the end, and keeps nothing else
+  std::vector<bool> all_held, key;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    all_held.push_back(held(i));
+    key.push_back(inputs[i].requires_grad());
+  }
+  key.insert(key.end(), all_held.begin(), all_held.end());
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (auto known = keeps_.find(key); known != keeps_.end()) return known->second;
+  }
+  std::map<const void*, int64_t> bytes;  // by memory
+  auto add = [&](const at::Tensor& t) {
+    bytes[t.storage().unsafeGetStorageImpl()] = static_cast<int64_t>(t.storage().nbytes());
+  };
+  for (const Program::Saved& s : program.saved) {
+    const int i = s.is_input ? tensor_index(program.forward, s.index) : -1;
+    if (!s.is_input) add(results[static_cast<size_t>(s.index)]);
+    if (i >= 0 && !s.sizes_only && !all_held[static_cast<size_t>(i)]) add(inputs[static_cast<size_t>(i)]);
+  }
+  for (size_t i : tensors)
+    if (!all_held[i]) add(inputs[i]);
+  int64_t ours = 0;
+  for (const auto& [memory, size] : bytes) ours += size;
+  const bool keeps = ours <= settings_.plain->bytes_kept(inputs, scalars, all_held);
+  std::lock_guard<std::mutex> lock(mutex_);
+  return keeps_[key] = keeps;
 }
 
 std::string Region::contest_key(uint64_t bucket, int gpu) const {
@@ -714,20 +901,16 @@ Region::Verdict Region::contest(at::TensorList inputs, const std::function<void(
   return verdicts_[place] = verdict;
 }
 
-std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t handle, at::TensorList inputs,
-                                                                     at::ArrayRef<double> scalars) {
+Answer run_contested(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
   const Region::Verdict verdict = Region::find(handle)->verdict(inputs);
   if (verdict != Region::Verdict::fused) return verdict;
   return run_region(handle, inputs, scalars);
 }
 
-Results run_region(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
+Answer run_region(int64_t handle, at::TensorList inputs, at::ArrayRef<double> scalars) {
   static auto op = find_operator<Run>("fusewright::run");
   std::shared_ptr<Region> region = Region::find(handle);
-  if (torch::autograd::ForwardADLevel::try_get_by_idx(0))
-    for (const at::Tensor& t : inputs)
-      TORCH_CHECK_NOT_IMPLEMENTED(!t._fw_grad(0).defined(), "fusewright: ", region->name(),
-                                  " has no forward-mode derivative; take it of the plain model (fusewright.restore)");
+  if (transformed(inputs)) return Region::Verdict::transformed;
   const std::vector<Region::Update>& updates = region->updates();
   // Where it is watched, elements may not be what is in memory, if there is any: all goes through the dispatcher.
   if (unwatched(inputs)) {

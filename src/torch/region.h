@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,9 +23,30 @@ int tensor_index(const Graph& graph, int input);
 // A flag for each of the graph's inputs, from the positions of those whose gradients an operator is asked for.
 std::vector<bool> pattern(const Graph& graph, at::IntArrayRef wanted);
 
+// A region in PyTorch's own operators: second derivatives are taken through them. The Python side has it.
+class Plain {
+ public:
+  virtual ~Plain() = default;
+  // Of each tensor that a call is given, whether a result with a gradient is computed from it. Empty: nobody knows.
+  virtual std::vector<bool> reads() const = 0;
+  // Bytes that PyTorch's operators keep for the backward of such a call, beside the tensors named in `held`.
+  virtual int64_t bytes_kept(at::TensorList inputs, at::ArrayRef<double> scalars,
+                             const std::vector<bool>& held) const = 0;
+  // One tensor for each output of the graph; undefined for those without a gradient. Tensors that are not read may be
+  // undefined. Updates nothing.
+  virtual std::vector<at::Tensor> run(at::TensorList inputs, at::ArrayRef<double> scalars) const = 0;
+};
+
 class Region {
  public:
-  Region(Graph graph, std::string name, int gpu, std::optional<bool> tune);
+  struct Settings {
+    int gpu = -1;                        // where it was captured: the index of a GPU, or -1 for the CPU
+    std::optional<bool> tune;            // unset: FUSEWRIGHT_TUNE decides
+    std::shared_ptr<const Plain> plain;  // none: it has no second derivatives
+    bool second_derivatives = false;     // keep what they read, whatever memory it takes
+    std::vector<bool> owned;             // of the tensors of a call: parameters and buffers, which the module holds
+  };
+  Region(Graph graph, std::string name, Settings settings);
   ~Region();
   Region(const Region&) = delete;
 
@@ -39,7 +61,6 @@ class Region {
   const std::vector<Update>& updates() const { return updates_; }
   // Of each tensor that a call is given, the position among the graph's inputs.
   const std::vector<size_t>& tensor_inputs() const { return tensor_inputs_; }
-  // Where it was captured: the index of a GPU, or -1 for the CPU.
   int gpu() const;
   // Compiled once for each pattern of wanted gradients, each place and, with convolutions, each setting of TF32. Throws
   // CompileError before anything has run.
@@ -55,26 +76,37 @@ class Region {
   // Whether those are faster for such inputs: timed before, or not yet. Never asked of tracers, of a graph that is
   // being recorded, under deterministic algorithms or under hooks for saved tensors, which must see the same tensors
   // whenever a checkpoint is computed again: then the region runs.
-  enum class Verdict { fused, eager, unknown };
+  enum class Verdict { fused, eager, unknown, transformed };
   Verdict verdict(at::TensorList inputs);
   // Times both, unless it has been done or not all kernels are there yet; run(0) is a call of the region, run(1) the
   // same with PyTorch's operators, each with its backward if that is wanted.
   Verdict contest(at::TensorList inputs, const std::function<void(size_t)>& run);
+  // The tensors of a call, by position, that second derivatives read and the backward does not. Nothing: nobody knows.
+  using Positions = std::shared_ptr<const std::vector<size_t>>;
+  Positions read_by_second_derivatives(const Program& program);
+  // Whether these are kept: not where the call would then hold more memory than PyTorch's operators do, unless the
+  // user wants it so.
+  bool keeps(const std::vector<size_t>& tensors, const Program& program, at::TensorList inputs,
+             const std::vector<at::Tensor>& results, at::ArrayRef<double> scalars);
+  // Whether the call's tensor is in memory however long: the module has it, or the graph of autograd as its leaf.
+  bool is_held(size_t tensor, const at::Tensor& input) const;
+  const Plain* plain() const { return settings_.plain.get(); }
+  // Whether the call's tensor is replaced by the captured graph: what is read of it later must be copied.
+  bool changes(size_t tensor) const;
+
   // What is known on disk of inputs with the sizes at capture.
   bool known_slower(const std::vector<bool>& wrt);
 
   static std::shared_ptr<Region> find(int64_t handle);     // throws Error for a region that is gone
   static std::shared_ptr<Region> look_up(int64_t handle);  // nothing for one that is gone
-  static std::shared_ptr<Region> create(Graph graph, std::string name, int gpu = -1,
-                                        std::optional<bool> tune = std::nullopt);
+  static std::shared_ptr<Region> create(Graph graph, std::string name, Settings settings);
 
  private:
   Graph graph_;
   std::vector<Update> updates_;
   std::vector<size_t> tensor_inputs_;
   std::string name_;
-  int gpu_;
-  std::optional<bool> tune_;  // unset: FUSEWRIGHT_TUNE decides
+  Settings settings_;
   bool has_convolution_;
   int64_t handle_ = -1;
   std::string contest_key(uint64_t bucket, int gpu) const;
@@ -90,7 +122,9 @@ class Region {
   };
   std::mutex mutex_, contest_mutex_;
   std::unordered_map<uint64_t, Verdict> verdicts_;
-  std::vector<Compiled> executables_;  // one to three
+  std::map<const Program*, Positions> read_by_second_derivatives_;
+  std::map<std::vector<bool>, bool> keeps_;  // by what is wanted, and what is held in any case
+  std::vector<Compiled> executables_;        // one to three
 };
 
 // A call failed when it had changed a buffer already: it cannot be done again.
@@ -99,11 +133,12 @@ class Interrupted : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// torch.ops.fusewright.run, whose results replace inputs (Region::updates) and are not returned.
-std::vector<at::Tensor> run_region(int64_t region, at::TensorList inputs, at::ArrayRef<double> scalars);
+// torch.ops.fusewright.run, whose results replace inputs (Region::updates) and are not returned. Or `transformed`: the
+// caller is to run PyTorch's operators, under a transform of torch.func or with forward-mode derivatives.
+using Answer = std::variant<std::vector<at::Tensor>, Region::Verdict>;
+Answer run_region(int64_t region, at::TensorList inputs, at::ArrayRef<double> scalars);
 // The same, or whether the caller is to run PyTorch's operators instead (eager), or to call contest() (unknown).
-std::variant<std::vector<at::Tensor>, Region::Verdict> run_contested(int64_t region, at::TensorList inputs,
-                                                                     at::ArrayRef<double> scalars);
+Answer run_contested(int64_t region, at::TensorList inputs, at::ArrayRef<double> scalars);
 int64_t region_calls();
 
 }  // namespace fusewright

@@ -163,7 +163,7 @@ class Region:
 
     contested = False
 
-    def __init__(self, graph, name, gpu=-1, tune=None):
+    def __init__(self, graph, name, gpu=-1, tune=None, plain=None, second_derivatives=False, owned=()):
         self.graph, self.name, self.handle = graph, name, len(Region.all)
         Region.all[self.handle] = self
 

@@ -198,14 +198,3 @@ def test_views_that_negate():
         model.gradient = torch.autograd.grad(model(leaf), leaf, x)[0]
     for name in ("out", "taped", "gradient"):
         torch.testing.assert_close(getattr(fused, name), getattr(plain, name))
-
-
-def test_forward_mode_is_refused():
-    model = optimize(nn.Sequential(nn.GroupNorm(2, 8), nn.SiLU()).requires_grad_(False))
-    x = torch.randn(4, 8)
-    model(x)
-    with torch.autograd.forward_ad.dual_level():
-        dual = torch.autograd.forward_ad.make_dual(x, torch.randn(4, 8))
-        with pytest.raises(NotImplementedError, match="forward-mode"):
-            model(dual)
-    model(x)

@@ -52,28 +52,6 @@ def test_gradcheck(fn, shapes):
     assert stats()["region_calls"] > 1
 
 
-def test_a_second_derivative_refuses():
-    """The trap is a first gradient that looks like a constant."""
-    x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5, requires_grad=True)
-    y = optimize(chain, strict=True)(x, w)
-    first, dw = torch.autograd.grad(y.sum(), (x, w), create_graph=True)
-    eager = torch.autograd.grad(chain(x, w).sum(), x)[0]
-    torch.testing.assert_close(first.detach(), eager)
-    assert first.requires_grad and dw.requires_grad, "a detached gradient would train silently wrong"
-    with pytest.raises(
-        RuntimeError, match="second derivatives of a fused region are not supported.*fusewright.restore"
-    ):
-        first.square().sum().backward()
-    # A penalty on the gradient inside a larger loss.
-    y = optimize(chain, strict=True)(x, w)
-    (g,) = torch.autograd.grad(y.sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="second derivatives"):
-        (y.sum() + g.norm()).backward()
-    # Restored, it works.
-    (g,) = torch.autograd.grad(restore(optimize(chain))(x, w).sum(), x, create_graph=True)
-    g.square().sum().backward()
-
-
 def test_backward_twice():
     x, w = torch.randn(3, 5, requires_grad=True), torch.randn(5)
     y = optimize(chain, strict=True)(x, w).sum()
@@ -518,25 +496,6 @@ def test_batched_gradients():
         torch.testing.assert_close(ours, eager)
     jacobian = torch.autograd.functional.jacobian
     torch.testing.assert_close(jacobian(fast, x, vectorize=True), jacobian(fn, x, vectorize=True))
-
-
-def test_batched_gradients_refuse_to_be_differentiated():
-    fast, x = optimize(lambda x: torch.tanh(x) * 2, strict=True), torch.randn(3, requires_grad=True)
-    rows = torch.randn(4, 3)
-    (first,) = torch.autograd.grad(fast(x), x, rows, is_grads_batched=True, create_graph=True)
-    torch.testing.assert_close(first, rows * 2 * (1 - torch.tanh(x) ** 2))
-    with pytest.raises(RuntimeError, match="second derivatives"):
-        torch.autograd.grad(first.sum(), x)
-
-
-@pytest.mark.parametrize("vectorize", [False, True])
-def test_a_hessian_refuses(vectorize):
-    """With respect to a named input, which the refusal must lead to: zeros would be the answer else."""
-    fast, x = optimize(lambda x: torch.tanh(x) * 2, strict=True), torch.randn(3)
-    with pytest.raises(RuntimeError, match="second derivatives"):
-        torch.autograd.functional.hessian(lambda z: fast(z).sum(), x, vectorize=vectorize)
-    with pytest.raises(RuntimeError, match="second derivatives"):
-        torch.autograd.functional.hvp(lambda z: fast(z).sum(), x, torch.ones(3))
 
 
 @pytest.mark.parametrize(
