@@ -13,9 +13,9 @@ What was fused
   fw_column_conv2d_mul_leaky_relu_gelu
     backward, column schedule, reads 2.11 GB, writes 1.06 GB: conv2d mul leaky_relu gelu
   fw_pointwise_contiguous
-    backward, pointwise schedule, reads 1.07 GB, writes 1.07 GB: contiguous
-  fw_pointwise_contiguous_2
     backward, pointwise schedule, reads 147 kB, writes 147 kB: contiguous
+  fw_pointwise_contiguous_2
+    backward, pointwise schedule, reads 1.07 GB, writes 1.07 GB: contiguous
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[64, 64, 256, 256]) moves 19 GB
@@ -28,7 +28,7 @@ Why it is faster
   channels_last: convolutions run in channels last, where the library is faster.
 
 Left to PyTorch
-  forward: conv, backward: conv_input_grad, backward: conv_weight_grad: its library computes them well, and is
+  forward: conv, backward: conv_weight_grad, backward: conv_input_grad: its library computes them well, and is
   called as eager calls it.
 """
 
@@ -128,11 +128,6 @@ class _Region0(torch.autograd.Function):
         _kernels().fw_column_conv2d_mul_leaky_relu_gelu([saved_4, conv_bias, multiplier, cast_15, mul_28, sum_33,
             sum_36], [n0, n4, n2 - 2, n3 - 2], [0.01])
         del cast_15
-        if need[0]:
-            conv_input_grad_30 = torch.ops.aten.convolution_backward(mul_28,
-                _shaped(mul_28, (n0, n1, n2, n3), 1), cast_29, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
-                [True, False, False])[0]
-            del cast_29
         if need[1]:
             cast_31 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
             _kernels().fw_pointwise_channels_last([x, cast_31], [n0, n1, n2, n3], [])
@@ -140,15 +135,20 @@ class _Region0(torch.autograd.Function):
             conv_weight_grad_32 = torch.ops.aten.convolution_backward(mul_28, cast_31,
                 _shaped(mul_28, (n4, n1, 3, 3), 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
                 [False, True, False])[1]
-            del mul_28, cast_31
-        if need[0]:
-            dL_dx = torch.empty((n0, n1, n2, n3), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous([conv_input_grad_30, dL_dx], [n0, n1, n2, n3], [])
-            del conv_input_grad_30
+            del cast_31
         if need[1]:
             dL_dconv_weight = torch.empty((n4, n1, 3, 3), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous_2([conv_weight_grad_32, dL_dconv_weight], [n4, n1, 3, 3], [])
+            _kernels().fw_pointwise_contiguous([conv_weight_grad_32, dL_dconv_weight], [n4, n1, 3, 3], [])
             del conv_weight_grad_32
+        if need[0]:
+            conv_input_grad_30 = torch.ops.aten.convolution_backward(mul_28,
+                _shaped(mul_28, (n0, n1, n2, n3), 1), cast_29, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+                [True, False, False])[0]
+            del mul_28, cast_29
+        if need[0]:
+            dL_dx = torch.empty((n0, n1, n2, n3), dtype=torch.float32, device=device)
+            _kernels().fw_pointwise_contiguous_2([conv_input_grad_30, dL_dx], [n0, n1, n2, n3], [])
+            del conv_input_grad_30
         if need[2]:
             dL_dconv_bias = sum_33.reshape((n4,))
         if need[3]:
@@ -1229,7 +1229,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_merg
 #
 # operators: contiguous
 #
-#     dL_dx = cast(conv_input_grad_30, f32)
+#     dL_dconv_weight = cast(conv_weight_grad_32, f32)
 _FW_POINTWISE_CONTIGUOUS_TILED = r'''
 namespace {
 using fw::index;
@@ -1449,7 +1449,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
 #
 # operators: contiguous
 #
-#     dL_dconv_weight = cast(conv_weight_grad_32, f32)
+#     dL_dx = cast(conv_input_grad_30, f32)
 _FW_POINTWISE_CONTIGUOUS_2_TILED = r'''
 namespace {
 using fw::index;
@@ -4463,31 +4463,6 @@ _TABLE = [
     ("fw_pointwise_contiguous", r'''
   k.name = "fw_pointwise_contiguous";
   k.operands = {
-      {"conv_input_grad", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
-      {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}}},
-  };
-  k.axes = {{false, false}, {false, false}, {false, false}, {false, false}};
-  k.nest.kind = Loops::Kind::pointwise;
-  k.nest.reduced = {0, 2, 3};
-  k.nest.inner = 1;
-  k.nest.stages = 1;
-  k.cuda.anchor_axes = {0, 2, 3};
-  k.cuda.sums = {{}};
-  k.cuda.vectors = {{0, 1}, {1, 1}};
-  k.cuda.walking.stages = 0;
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {2};
-  k.cuda.can_tile = true;
-''', [
-        ("{4, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
-    ]),
-    ("fw_pointwise_contiguous_2", r'''
-  k.name = "fw_pointwise_contiguous_2";
-  k.operands = {
       {"conv_weight_grad", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
       {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}}},
   };
@@ -4504,8 +4479,33 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{1, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''],
+        ("{1, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''],
             dict(VECTOR=1, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
+        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
+    ]),
+    ("fw_pointwise_contiguous_2", r'''
+  k.name = "fw_pointwise_contiguous_2";
+  k.operands = {
+      {"conv_input_grad", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
+      {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}}},
+  };
+  k.axes = {{false, false}, {false, false}, {false, false}, {false, false}};
+  k.nest.kind = Loops::Kind::pointwise;
+  k.nest.reduced = {0, 2, 3};
+  k.nest.inner = 1;
+  k.nest.stages = 1;
+  k.cuda.anchor_axes = {0, 2, 3};
+  k.cuda.sums = {{}};
+  k.cuda.vectors = {{0, 1}, {1, 1}};
+  k.cuda.walking.stages = 0;
+  k.cuda.walking.final_phase = false;
+  k.cuda.items = {2};
+  k.cuda.can_tile = true;
+''', [
+        ("{4, 4, false, {2, 3}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),

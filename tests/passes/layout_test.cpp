@@ -138,6 +138,93 @@ TEST(Layout, TheChoiceHasASwitch) {
   expect_graph(program.forward, mul_in_place);
 }
 
+const std::string transposed_attributes =
+    " {dilation = (1, 1), groups = 1, output_padding = (0, 0), padding = (1, 1), stride = (2, 2), transposed = 1} ";
+const std::string volume_attributes =
+    " {dilation = (1, 1, 1), groups = 1, output_padding = (0, 0, 0), padding = (1, 1, 1), stride = (1, 1, 1), "
+    "transposed = 0} ";
+
+// What is copied into another memory order, without weights.
+int copies_of_images(const Graph& graph) {
+  int count = 0;
+  for (size_t i = 0; i < graph.nodes.size(); ++i)
+    count += is_layout_copy(graph, static_cast<Value>(i)) && graph.bytes(static_cast<Value>(i)) > 1 << 17;
+  return count;
+}
+
+TEST(Layout, TransposedConvolutionsAndReductionsOverChannelsTakePart) {
+  Program program = laid_out(text("%x: f32[8, 64, 32, 32], %w: f32[64, 32, 4, 4]",
+                                  "%y: f32[8, 32, 64, 64] = conv(%x, %w)" + transposed_attributes +
+                                      "%m = amax(%y) {dims = (1), keepdim = 1, tie = 0} %z = sub(%y, %m) return %z"));
+  EXPECT_TRUE(chosen(program));
+  EXPECT_EQ(copies_of_images(program.forward), 1) << print(program.forward);  // x
+}
+
+TEST(Layout, VolumesTakePart) {
+  Program program = laid_out(text("%x: f32[8, 16, 8, 32, 32], %w: f32[32, 16, 3, 3, 3]",
+                                  "%y: f32[8, 32, 8, 32, 32] = conv(%x, %w)" + volume_attributes +
+                                      "%z = exp(%y) %s = sum(%z) {dims = (2, 3, 4), keepdim = 1} return %s"));
+  EXPECT_TRUE(chosen(program));
+  EXPECT_EQ(copies_of_images(program.forward), 1);
+  for (const Node& node : program.forward.nodes) {
+    if (node.op == Op::conv) {
+      EXPECT_EQ(node.type.order, (Order{0, 2, 3, 4, 1}));
+    }
+  }
+}
+
+// Reshapes of channels into groups and back, and permutations into rows of channels.
+TEST(Layout, ViewsThatKeepTheOrderTakePart) {
+  const std::string conv = "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes;
+  const std::string again = " %t: f32[8, 16, 32, 32] = conv(%z, %w)" + conv_attributes + "%r = exp(%t) return %r";
+  for (const std::string& views :
+       {"%g = reshape(%y) {sizes = [8, 2, 8, 32, 32]} %e = exp(%g) %z = reshape(%e) {sizes = [8, 16, 32, 32]}",
+        "%p = permute(%y) {dims = (0, 2, 3, 1)} %e = exp(%p) %z = permute(%e) {dims = (0, 3, 1, 2)}"}) {
+    Program program = laid_out(text(image, conv + views + again));
+    EXPECT_TRUE(chosen(program)) << views;
+    EXPECT_EQ(copies_of_images(program.forward), 1) << print(program.forward);  // x
+  }
+  // One that mixes channels with pixels needs them row-major.
+  Program program = laid_out(text(
+      image, conv + "%g = reshape(%y) {sizes = [8, 128, 128]} %e = exp(%g) %z = reshape(%e) {sizes = [8, 16, 32, 32]}" +
+                 again));
+  for (const Node& node : program.forward.nodes) {
+    if (node.op == Op::reshape) {
+      EXPECT_EQ(node.type.order, Order{});
+    }
+  }
+}
+
+TEST(Layout, FewChannelsStayRowMajor) {
+  auto convolution = [&](int inputs, int outputs) {
+    const std::string i = std::to_string(inputs), o = std::to_string(outputs);
+    return text("%x: f32[8, " + i + ", 32, 32], %w: f32[" + o + ", " + i + ", 3, 3]",
+                "%y: f32[8, " + o + ", 32, 32] = conv(%x, %w)" + conv_attributes + "%z = exp(%y) return %z");
+  };
+  EXPECT_TRUE(is_chosen(convolution(64, 64)));
+  EXPECT_FALSE(is_chosen(convolution(3, 64)));
+  EXPECT_FALSE(is_chosen(convolution(12, 64)));
+  EXPECT_FALSE(is_chosen(convolution(64, 3)));
+}
+
+// A gradient of a weight with five taps is as fast row-major; the gradient of the input is not.
+TEST(Layout, GradientsOfLargeKernelsAreNoReason) {
+  auto backward_of = [&](const std::string& taps, const std::string& padding) {
+    std::string attributes = conv_attributes;
+    attributes.replace(attributes.find("padding = (1, 1)"), 16, "padding = (" + padding + ", " + padding + ")");
+    return laid_out(text("%x: f32[8, 16, 32, 32], %w: f32[16, 16, " + taps + ", " + taps + "]",
+                         "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + attributes + "return %y"),
+                    {"w"});
+  };
+  auto order_of_gradient = [](const Program& program) {
+    for (const Node& node : program.backward.nodes)
+      if (node.op == Op::conv_weight_grad) return node.type.order;
+    return Order{};
+  };
+  EXPECT_EQ(order_of_gradient(backward_of("3", "1")), (Order{0, 2, 3, 1}));
+  EXPECT_EQ(order_of_gradient(backward_of("5", "2")), Order{});
+}
+
 TEST(Layout, TheProcessorsConvolutionsStayAsTheyAre) {
   Program program = program_of(mul_in_place);
   program.options.tf32_convolution = true;

@@ -1,0 +1,19 @@
+#pragma once
+// What memory orders cost on a GPU: what `layout` compares whole graphs by. docs/passes.md tells it in words.
+#include "passes/program.h"
+
+namespace fusewright {
+
+Order channels_last(int rank);  // {0, 2, 3, 1} for images, {0, 2, 3, 4, 1} for volumes
+
+// The value lies so, or its elements would lie at the same places: dimensions of size 1 are nowhere.
+bool lies_in(const Graph& graph, Value v, const Order& order);
+
+// A convolution of images or volumes that the library runs in either order.
+bool takes_both_orders(const Graph& graph, Value v, const Options& options);
+
+// What is moved for the sake of memory orders alone, in bytes read and written at the speed of a copy, for the sizes at
+// capture.
+int64_t layout_cost(const Graph& graph, const Options& options);
+
+}  // namespace fusewright
