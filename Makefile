@@ -5,13 +5,13 @@
 # make judge   PyTorch's own operator samples against eager; hours, and a run goes on where the last one ended (docs/judge.md)
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # make examples  what `fusewright emit` writes for the showcase, anew
-# On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench, gpu-models, gpu-fuzz
+# On a machine with a GPU (scripts/gpu.sh): make gpu-tests, gpu-sanitize, gpu-ulp, gpu-bench, gpu-models, gpu-fuzz, gpu-judge
 
 # Once .venv is made from an interpreter, that one stays until another is named.
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env package build run test lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz
+.PHONY: setup env package build run test lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge
 
 setup: package
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
@@ -49,7 +49,7 @@ bench: package
 judge: package
 	@PYTHONPATH=tests $(BIN)/python -m judge $(ARGS)
 
-gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz:
+gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge:
 	@PYTHON=$(PYTHON) scripts/gpu.sh $(@:gpu-%=%) $(ARGS)
 
 clean:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The checks that need a GPU, on a machine that has torch with CUDA, cmake and ninja, and no network.
 #   scripts/gpu.sh build | tests [pytest's arguments] | sanitize [tool ...] | ulp [functions] | bench [arguments] |
-#     models [warm | time] [arguments] | fuzz [graphs]
+#     models [warm | time] [arguments] | fuzz [graphs] | judge [arguments]
 # Each can be started again: what is done already is not done twice (rm -r build/gpu-results starts over).
 # Results go to build/gpu-results, and copies of them to $OUT if that is set. PYTHON picks the interpreter.
 set -uo pipefail
@@ -129,6 +129,20 @@ bench() { timeout 470 "$python" bench/gpu_chains.py --out "$work" "$@"; }
 # What was measured stays when the time is up, and a second start goes on behind it.
 models() { timeout 590 "$python" bench/gpu_models.py --out "$work" --resume --limit-seconds 500 "$@"; }
 
+# A sample of PyTorch's operators (docs/judge.md), by several processes: compiling is most of it.
+judge() {
+  local part parts=8 pids=()
+  export PYTHONPATH=$PWD/tests:$PYTHONPATH
+  for ((part = 0; part < parts; part++)); do
+    "$python" -m judge --device cuda --draw-operators 150 --part "$part/$parts" --results "$work/judge.jsonl" \
+      --limit-seconds 500 "$@" >"$work/judge-$part.log" 2>&1 &
+    pids+=($!)
+  done
+  for part in "${pids[@]}"; do wait "$part"; done
+  "$python" -m judge --table --results "$work/judge.jsonl" | tee "$work/judge.md"
+  return "${PIPESTATUS[0]}"
+}
+
 # What comes back from a lent machine: few files, few folders.
 collect() {
   [ -n "${OUT:-}" ] || return 0
@@ -143,7 +157,7 @@ what=${1:-}
 [ $# -gt 0 ] && shift
 case $what in
   build) build ;;
-  tests | sanitize | ulp | bench | models | fuzz) build && "$what" "$@" ;;
+  tests | sanitize | ulp | bench | models | fuzz | judge) build && "$what" "$@" ;;
   *)
     sed -n '2,7s/^# //p' "$0"
     exit 2

@@ -80,11 +80,10 @@ def _most(options: argparse.Namespace, results: Results, group: cases.Group) -> 
 def _operators(options: argparse.Namespace, results: Results) -> list[str]:
     known = cases.operators()
     names = [name for name in known if any(fnmatch.fnmatchcase(name, pattern) for pattern in options.operators)]
-    part, parts = map(int, options.part.split("/"))
-    names = [name for name in names if int(cases.draw("part", name) * parts) == part]
     if options.draw_operators:
         names = sorted(names, key=lambda name: cases.draw(options.seed, name))[: options.draw_operators]
-    return names
+    part, parts = map(int, options.part.split("/"))
+    return [name for name in names if int(cases.draw("part", name) * parts) == part]
 
 
 def _groups(options: argparse.Namespace, names: list[str]) -> list[cases.Group]:

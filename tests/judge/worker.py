@@ -118,8 +118,10 @@ def _how_much(session: Watching, before: dict) -> str:
 
 
 def _fell_back(session: Watching) -> dict:
-    internal = sorted({f"{f.reason} {f.operator} {f.detail}"[:300] for f in session.fallbacks if f.reason in LOUD})
-    return {"internal": internal} if internal else {}
+    """What stayed PyTorch's and why, in the words of the log where a fault may be behind it."""
+    words = (f"{f.reason} {f.operator} {f.detail if f.reason in LOUD else ''}".strip() for f in session.fallbacks)
+    outside = sorted({word[:300] for word in words})
+    return {"outside": outside[:8]} if outside else {}
 
 
 def described(sample: Sample) -> str:
