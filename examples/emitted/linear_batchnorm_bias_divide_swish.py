@@ -128,8 +128,8 @@ class _Region0(torch.autograd.Function):
         return (mul_44,)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dL_dy0):
+        _first_derivatives_only()
         (x, linear_weight, batch_norm_weight, batch_norm_bias, bias, saved_5, saved_6, saved_7) = ctx.saved_tensors
         need = ctx.needs_input_grad
         _no_such_gradient(need[5], 'batch_norm_running_mean')
@@ -212,8 +212,8 @@ class _Region1(torch.autograd.Function):
         return (mul_22,)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, dL_dy0):
+        _first_derivatives_only()
         (x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias, batch_norm_running_mean,
             batch_norm_running_var, bias, saved_8) = ctx.saved_tensors
         need = ctx.needs_input_grad
@@ -5145,6 +5145,12 @@ def _any_requires_grad(*tensors):
 def _no_such_gradient(needed, name):
     if needed:
         raise RuntimeError(f"{name} required no gradient when this file was emitted: there is none")
+
+
+def _first_derivatives_only():
+    """Whoever differentiates a gradient would take it for a constant."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("this file has no second derivatives: for create_graph=True call the model it was made from")
 
 
 # ============ How kernels are built and launched: the same for every model ========================================

@@ -68,9 +68,9 @@ class RegionWriter:
         lines += ["", "", f"class {class_name}(torch.autograd.Function):", "    @staticmethod"]
         lines += [f"    def forward(ctx, {arguments}):"]
         lines += indented(self._forward_lines(self.training, "ctx"), 2)
-        lines += ["", "    @staticmethod", "    @torch.autograd.function.once_differentiable"]
+        lines += ["", "    @staticmethod"]
         gradients = self._gradient_names()
-        lines += [f"    def backward(ctx, {', '.join(gradients)}):"]
+        lines += [f"    def backward(ctx, {', '.join(gradients)}):", "        _first_derivatives_only()"]
         lines += indented(self._backward_lines(gradients), 2)
         lines += ["", "", f"def _{self.name}({arguments}):"]
         lines += [

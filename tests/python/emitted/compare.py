@@ -93,7 +93,20 @@ def main(model_path, new_path, cases):
                     close(f"{shapes}, training={training}, grad={grad}: {name}", found[name], usual[name], right[name])
     inputs = draw(cases[0], 1)
     same_structure(new(*inputs), eager(*inputs))
+    refuses_second_derivatives(new, inputs)
     train(eager, new, cases[0], old_state)
+
+
+def refuses_second_derivatives(model, inputs):
+    """In the words that say what to do. A gradient without a graph would look like a constant."""
+    inputs = [x.clone().requires_grad_() for x in inputs]
+    loss = sum(y.sum() for y in leaves(model(*inputs)))
+    try:
+        torch.autograd.grad(loss, inputs, create_graph=True)
+    except RuntimeError as error:
+        assert "for create_graph=True call the model it was made from" in str(error), error
+        return
+    raise AssertionError("create_graph=True was taken without a word")
 
 
 def train(eager, new, shapes, state):

@@ -63,6 +63,12 @@ def _no_such_gradient(needed, name):
         raise RuntimeError(f"{name} required no gradient when this file was emitted: there is none")
 
 
+def _first_derivatives_only():
+    """Whoever differentiates a gradient would take it for a constant."""
+    if torch.is_grad_enabled():
+        raise RuntimeError("this file has no second derivatives: for create_graph=True call the model it was made from")
+
+
 def _kinds_of(*results):
     return [(x.shape, x.dtype, x.device) for x in results]
 
