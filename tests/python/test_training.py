@@ -631,3 +631,26 @@ def test_gradients_without_memory():
     y = torch.randn(3, 4, requires_grad=True)
     optimize(lambda y: torch.exp(y * 1.5))(y).backward(torch._efficientzerotensor((3, 4)))
     assert torch.equal(y.grad, torch.zeros(3, 4))
+
+
+@pytest.mark.parametrize("name", ["atanh_", "asinh_", "mul_"])
+def test_in_place_where_eager_refuses_the_backward(name):
+    """docs/capture.md, Gradients: the gradient is that of what the forward computes."""
+
+    def fn(x, in_place):
+        y = x * 0.5
+        if in_place:
+            getattr(y, name)(*[y] * (name == "mul_"))
+        else:
+            y = y * y if name == "mul_" else getattr(y, name.rstrip("_"))()
+        return torch.tanh(y) + y
+
+    x = torch.rand(33, requires_grad=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(fn(x, True).sum(), x)
+    (ours,) = torch.autograd.grad(optimize(fn)(x, True).sum(), x)
+    exact = x.detach().double().requires_grad_()
+    torch.testing.assert_close(
+        ours.double(), torch.autograd.grad(fn(exact, False).sum(), exact)[0], rtol=1e-5, atol=1e-6
+    )
+    assert stats()["region_calls"] >= 1
