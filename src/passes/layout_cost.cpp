@@ -17,6 +17,15 @@ constexpr int64_t many_taps = 5;
 // Shorter pieces of memory waste the difference (straighten.cpp).
 constexpr int64_t fast_piece = 64;
 
+// A convolution of one tap is a matrix product, which reads either order.
+bool is_matrix_product(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  const Shape& weight = graph.shape(node.op == Op::conv_weight_grad ? v : node.operands[1]);
+  const Ints& stride = node.ints("stride");
+  return std::all_of(weight.begin() + 2, weight.end(), [](const Size& taps) { return taps.is(1); }) &&
+         std::all_of(stride.begin(), stride.end(), [](int64_t step) { return step == 1; });
+}
+
 // On tensor cores, or as if.
 bool is_faster_in_channels_last(const Graph& graph, Value v) {
   const Node& node = graph[v];
@@ -24,7 +33,7 @@ bool is_faster_in_channels_last(const Graph& graph, Value v) {
     const int64_t channels = graph.hint(graph.shape(t)[1]);
     return channels >= fewest_channels && channels * size_of(graph.dtype(t)) % channel_bytes == 0;
   };
-  if (!many_channels(v) || !many_channels(node.operands[0]) || !many_channels(node.operands[1])) return false;
+  if (is_matrix_product(graph, v) || !many_channels(v) || !many_channels(node.operands[0]) || !many_channels(node.operands[1])) return false;
   if (node.op != Op::conv_weight_grad) return true;
   const Shape& weight = node.type.shape;
   return std::all_of(weight.begin() + 2, weight.end(), [&](const Size& taps) { return graph.hint(taps) < many_taps; });
@@ -45,7 +54,8 @@ int64_t moved_by_library(const Graph& graph, Value v) {
     all += graph.bytes(t);
     if (!lies_in(graph, t, last) || (t == v && !given)) transposed += 2 * graph.bytes(t);
   }
-  return transposed * library_copy_quarters / 4 + (faster ? 0 : all / 4);
+  const bool slower = !faster && !is_matrix_product(graph, v);
+  return transposed * library_copy_quarters / 4 + (slower ? all / 4 : 0);
 }
 
 bool is_inside_a_kernel(const Node& node) { return node.kind() == Kind::pointwise || node.kind() == Kind::movement; }

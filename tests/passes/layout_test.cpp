@@ -177,7 +177,7 @@ TEST(Layout, VolumesTakePart) {
 TEST(Layout, ViewsThatKeepTheOrderTakePart) {
   const std::string conv = "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes;
   const std::string again = " %t: f32[8, 16, 32, 32] = conv(%z, %w)" + conv_attributes + "%r = exp(%t) return %r";
-  for (const std::string& views :
+  for (const char* views :
        {"%g = reshape(%y) {sizes = [8, 2, 8, 32, 32]} %e = exp(%g) %z = reshape(%e) {sizes = [8, 16, 32, 32]}",
         "%p = permute(%y) {dims = (0, 2, 3, 1)} %e = exp(%p) %z = permute(%e) {dims = (0, 3, 1, 2)}"}) {
     Program program = laid_out(text(image, conv + views + again));
@@ -205,6 +205,20 @@ TEST(Layout, FewChannelsStayRowMajor) {
   EXPECT_FALSE(is_chosen(convolution(3, 64)));
   EXPECT_FALSE(is_chosen(convolution(12, 64)));
   EXPECT_FALSE(is_chosen(convolution(64, 3)));
+}
+
+// The library multiplies matrices for it, without a transpose; between others it takes channels last as it comes.
+TEST(Layout, ConvolutionsOfOneTapAreNoReason) {
+  const std::string inputs = "%x: f32[8, 48, 32, 32], %a: f32[48, 48, 1, 1], %b: f32[48, 48, 3, 3]";
+  std::string one_tap = conv_attributes;
+  one_tap.replace(one_tap.find("padding = (1, 1)"), 16, "padding = (0, 0)");
+  const std::string first = "%y: f32[8, 48, 32, 32] = conv(%x, %a)" + one_tap + "%z = exp(%y) ";
+  EXPECT_FALSE(is_chosen(text(inputs, first + "return %z")));
+  const Program program = laid_out(
+      text(inputs, first + "%t: f32[8, 48, 32, 32] = conv(%z, %b)" + conv_attributes + "%u = exp(%t)" +
+                       "%v: f32[8, 48, 32, 32] = conv(%u, %a)" + one_tap + "%r = exp(%v) return %r"));
+  EXPECT_TRUE(chosen(program));
+  EXPECT_EQ(copies_of_images(program.forward), 0) << print(program.forward);
 }
 
 // A gradient of a weight with five taps is as fast row-major; the gradient of the input is not.
