@@ -22,17 +22,19 @@ namespace {
 Order plain(Order order) { return is_row_major(order) ? Order{} : order; }
 
 // Where the elements of a reshaped tensor lie: dimensions that are split or merged lie next to each other.
-std::optional<Order> order_through_reshape(const Shape& from, const Order& order, const Shape& to) {
+std::optional<Order> order_through_reshape(const Graph& graph, const Type& type, const Shape& to) {
+  const Shape& from = type.shape;
+  const Order& order = type.order;
   // Runs of dimensions with the same product: [n, c, h, w] -> [n, g, c/g, h, w] has [c] -> [g, c/g].
   std::vector<std::pair<size_t, size_t>> ends;  // of each run, on both sides
   size_t i = 0, j = 0;
   while (i < from.size() || j < to.size()) {
     Size left = i < from.size() ? from[i++] : Size(1), right = j < to.size() ? to[j++] : Size(1);
     while (!(left == right)) {
-      const bool grow_left = Size::exact_quotient(right, left).has_value();
-      if (grow_left && i < from.size())
+      const int64_t l = graph.hint(left), r = graph.hint(right);
+      if (l < r && i < from.size())
         left = left * from[i++];
-      else if (!grow_left && j < to.size())
+      else if (r < l && j < to.size())
         right = right * to[j++];
       else
         return std::nullopt;
@@ -56,7 +58,7 @@ std::optional<Order> order_through_reshape(const Shape& from, const Order& order
 std::optional<Order> order_through(const Graph& graph, const Node& node) {
   const Type& from = graph.type(node.operands[0]);
   if (from.order.empty() && node.op != Op::permute) return Order{};
-  if (node.op == Op::reshape) return order_through_reshape(from.shape, from.order, node.type.shape);
+  if (node.op == Op::reshape) return order_through_reshape(graph, from, node.type.shape);
   if (node.op == Op::expand) return from.rank() == node.type.rank() ? from.order : Order{};
   const Ints& dims = node.ints("dims");
   Order order;

@@ -184,6 +184,16 @@ TEST(Layout, ViewsThatKeepTheOrderTakePart) {
     EXPECT_TRUE(chosen(program)) << views;
     EXPECT_EQ(copies_of_images(program.forward), 1) << print(program.forward);  // x
   }
+  // Rows of channels for a linear layer, behind a stride: sizes are sums.
+  Program rows =
+      laid_out(text("%x: f32[8, 16, h, w], %w: f32[16, 16, 3, 3]",
+                    "%y: f32[8, 16, floordiv(h - 1, 2) + 1, floordiv(w - 1, 2) + 1] = conv(%x, %w) {dilation "
+                    "= (1, 1), groups = 1, output_padding = (0, 0), padding = (1, 1), stride = (2, 2), "
+                    "transposed = 0} %f = reshape(%y) {sizes = [8, 16, floordiv(h - "
+                    "1, 2)*floordiv(w - 1, 2) + floordiv(h - 1, 2) + floordiv(w - 1, 2) + 1]} "
+                    "%p = permute(%f) {dims = (0, 2, 1)} %q = exp(%p) return %q"));
+  EXPECT_TRUE(chosen(rows));
+  EXPECT_EQ(copies_of_images(rows.forward), 1) << print(rows.forward);
   // One that mixes channels with pixels needs them row-major.
   Program program = laid_out(text(
       image, conv + "%g = reshape(%y) {sizes = [8, 128, 128]} %e = exp(%g) %z = reshape(%e) {sizes = [8, 16, 32, 32]}" +
