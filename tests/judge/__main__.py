@@ -20,6 +20,7 @@ from .worker import MORE
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "build" / "judge"
 POLL_SECONDS = 0.2
+START_SECONDS = 600  # for a shard to import PyTorch, on a machine that does other things too
 MANY, FEW = 32, 3  # samples of a group; what is never fused is PyTorch's own, so that only its capture is at stake
 ENVIRONMENT = {"FUSEWRIGHT_TUNE": "0"}  # timing would hand what PyTorch does faster back to PyTorch
 
@@ -159,7 +160,7 @@ def _shard(job: Path, current: Path, log: Path, case_seconds: float) -> int | No
                 now = current.read_text()
                 if now != begun:
                     begun, since = now, time.monotonic()
-                if time.monotonic() - since > case_seconds:
+                if time.monotonic() - since > (case_seconds if begun else START_SECONDS):
                     return None
         finally:
             if process.poll() is None:

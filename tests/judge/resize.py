@@ -11,16 +11,20 @@ from .cases import Sample
 from .compare import call
 
 
-def resized(sample: Sample, step: int, function: Callable) -> Sample | None:
-    """A sample whose sizes differ and that the function takes in eager, if there is one."""
+def resized(sample: Sample, function: Callable) -> list[Sample]:
+    """Two samples with other sizes that the function takes in eager, and one that it refuses, where there are any."""
     first = next((x for x in pytree.tree_leaves(sample.input) if isinstance(x, torch.Tensor)), None)
     if first is None or first.layout is not torch.strided:
-        return None
+        return []
+    taken: list[Sample] = []
+    refused: list[Sample] = []
     for size in dict.fromkeys(n for n in first.shape if n > 1):
-        other = _with_longer(sample, size, step)
-        if not call(function, other).error:
-            return other
-    return None
+        for step in (1, 2):
+            other = _with_longer(sample, size, step)
+            (refused if call(function, other).error else taken).append(other)
+        if len(taken) == 2:
+            break
+    return taken[:2] + refused[:1] if taken else []
 
 
 def _with_longer(sample: Sample, size: int, step: int) -> Sample:

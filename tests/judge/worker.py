@@ -55,10 +55,9 @@ def judge_case(group: Group, sample: Sample) -> dict:
     if not _applies(function, op, group, sample):
         return {"status": "none"}
     if group.kind == "resized":
-        others = [s for step in (1, 2) if (s := resized(sample, step, function)) is not None]
-        if not others:
+        asked += resized(sample, function)
+        if len(asked) == 1:
             return {"status": "none"}
-        asked += others
     torch._dynamo.reset()
     session, before = Watching(), fusewright.stats()
     compiled = capture(function, session, None)
