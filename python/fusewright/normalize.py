@@ -259,7 +259,7 @@ def _is_buffer(placeholder: fx.Node) -> bool:
 
 
 def _is_parameter(placeholder: fx.Node) -> bool:
-    return "._parameters[" in source_name(placeholder) or "_parameters_" in str(placeholder.target)
+    return "._parameters[" in source_name(placeholder)
 
 
 def _check_aliases(updates: dict, results: list) -> None:

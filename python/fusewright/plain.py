@@ -61,8 +61,13 @@ class Plain:
 
     @functools.cached_property
     def reads(self) -> list[bool]:
-        """Of each tensor of a call, whether an output with a gradient is computed from it."""
-        placeholders = [node for node in self._differentiable.nodes if node.op == "placeholder"]
+        """Of each tensor of a call, whether an output with a gradient is computed from it. Empty where that is not
+        known: a forward must not fail for it."""
+        try:
+            placeholders = [node for node in self._differentiable.nodes if node.op == "placeholder"]
+        except Exception as error:  # noqa: BLE001
+            logger.debug("%s: no second derivatives", self.name, exc_info=error)
+            return []
         return [bool(node.users) for node in placeholders[: len(self.imported.inputs)]]
 
     def differentiable(self, tensors: list, scalars: list[float]) -> list:
@@ -81,7 +86,7 @@ class Plain:
             kept[storage._cdata] = storage
 
         # Autocast knows devices, and so do fake tensors; without it, those of no device are cheaper.
-        mode = FakeTensorMode() if self._state.enabled else contextlib.nullcontext()
+        mode = FakeTensorMode(allow_non_fake_inputs=True) if self._state.enabled else contextlib.nullcontext()
         try:
             with _disable_current_modes(), mode, torch.enable_grad():
                 examples = [_without_data(x, x.device if self._state.enabled else "meta") for x in tensors]

@@ -284,8 +284,11 @@ class RegionFunction : public torch::autograd::Function<RegionFunction> {
     auto capsule = ctx->saved_data["call"].toCapsule();
     Call& call = static_cast<Call&>(*capsule);
     const bool differentiable_again = at::GradMode::is_enabled();
-    if (call.kept && (differentiable_again || std::any_of(gradients.begin(), gradients.end(), is_transformed)))
-      return differentiable_gradients(call, gradients);
+    const bool transformed = std::any_of(gradients.begin(), gradients.end(), is_transformed);
+    if (call.kept && (differentiable_again || transformed)) return differentiable_gradients(call, gradients);
+    TORCH_CHECK_NOT_IMPLEMENTED(!transformed, "fusewright: ", call.region->name(),
+                                " keeps too little for a backward under torch.func or in forward mode: call "
+                                "fusewright.optimize(model, second_derivatives=True)");
     variable_list saved = take_saved(call);
     if (std::any_of(gradients.begin(), gradients.end(), is_batched))
       return for_each_of_a_batch(call, saved, gradients, differentiable_again);

@@ -352,6 +352,35 @@ def test_what_eager_lets_go_is_not_kept():
     judge(run)
 
 
+def test_a_backward_under_torch_func():
+    """It is PyTorch's too, where the region keeps enough for it; elsewhere the error names the option."""
+    rows, leaf = torch.randn(3, 4, 129), torch.randn(4, 129, requires_grad=True)
+    for options in ({"second_derivatives": True}, {}):
+        y = optimize(softmax_of, strict=True, **options)(leaf * 1)
+        vectors = torch.func.vmap(lambda g, y=y: grad(y, leaf, g, retain_graph=True)[0])
+        if options:
+            expected = [grad(softmax_of(leaf), leaf, g)[0] for g in rows]
+            torch.testing.assert_close(vectors(rows), torch.stack(expected))
+        else:
+            with pytest.raises(NotImplementedError, match="second_derivatives=True"):
+                vectors(rows)
+
+
+def test_a_forward_does_not_fail_for_it(monkeypatch):
+    """A fault of ours in what is prepared for second derivatives: they refuse, and nothing else changes."""
+
+    def fail(*_, **__):
+        raise AssertionError("planted")
+
+    monkeypatch.setattr(fusewright.plain.Plain, "_graph", fail)
+    x = torch.randn(3, 5, requires_grad=True)
+    y = optimize(lambda x: torch.tanh(x) * x, strict=True)(x).sum()
+    torch.testing.assert_close(grad(y, x, retain_graph=True)[0], torch.tanh(x) + x * (1 - torch.tanh(x) ** 2))
+    (first,) = grad(y, x, create_graph=True)
+    with pytest.raises(RuntimeError, match="second derivatives"):
+        first.sum().backward()
+
+
 def bytes_kept_by(f, x):
     """Bytes that are held between forward and backward."""
     kept = {}
