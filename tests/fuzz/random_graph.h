@@ -30,10 +30,10 @@ class RandomGraph {
     for (size_t inputs = 1 + pick(3); inputs-- > 0;) add_input();
     for (size_t operations = kind_ == Kind::long_sums ? 1 + pick(4) : 2 + pick(9); operations-- > 0;) add_operation();
     if (kind_ == Kind::long_sums) add_numbers();
-    for (size_t i = 0, outputs = 1 + pick(3); i < outputs; ++i) {
-      Value v = i == 0 ? values_.back() : values_[pick(values_.size())];
-      b_.output(v, {}, is_float(b_.dtype(v)));
-    }
+    results_.insert(results_.begin(), values_.back());
+    for (size_t others = pick(3); others-- > 0;) results_.push_back(any());
+    if (results_.size() > 4) results_.resize(4);
+    for (Value v : results_) b_.output(v, {}, true);
     remove_dead(graph_);
     for (size_t i = 0; i < graph_.inputs.size(); ++i) wrt_.push_back(pick(5) != 0);
   }
@@ -286,7 +286,14 @@ class RandomGraph {
   // A value before and after a reduction.
   void beside_its_reduction(Value x) {
     x = maybe_pooled(x);
-    if (pick(2)) x = b_.binary(Op::mul, x, number(x, 1.5));  // not an input: computed where it is needed
+    if (pick(2)) {  // not an input: computed where it is needed
+      const double limit = 1.5 * bound(x);
+      x = b_.binary(Op::mul, x, number(x, 1.5));
+      bound_[x] = limit;
+    }
+    add(x, bound(x));
+    if (pick(2)) results_.push_back(x);  // stored, and read on
+    b_.set_origin(graph_.add_origin({"operation", ""}));
     Ints dims = some_dims(x);
     if (pick(3) == 0) {
       const auto last = static_cast<int64_t>(b_.rank(x)) - 1;
@@ -519,7 +526,7 @@ class RandomGraph {
   DType dtype_ = DType::f32;
   double scale_ = 1;
   std::vector<bool> wrt_;
-  std::vector<Value> values_;
+  std::vector<Value> values_, results_;
   std::map<Value, double> bound_;
 };
 

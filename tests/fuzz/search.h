@@ -71,6 +71,7 @@ class Search {
           if (!finding.problem.empty()) break;  // it was not compiled
           if (!as_captured && !possible(finding.graph, finding.inputs)) continue;
           finding.problem = problem_of(*compiled[i], finding);
+          if (!finding.problem.empty()) break;
         }
         if (!finding.problem.empty()) found.push_back(std::move(finding));
       }

@@ -318,11 +318,13 @@ def results(
             x.register_hook(lambda g: g.mul_(0.5))
     found = list(function(*leaves))
     named = {f"result {i}": y for i, y in enumerate(found)}
-    found = [y for y in found if y.requires_grad]
+    generator = torch.Generator().manual_seed(program.seed)
+    draws = [torch.randint(-8, 9, y.shape, generator=generator) / 8 + 0.0625 for y in found]
+    # A result that nothing leads to may not require a gradient: as with gradients that are missing, below.
+    pairs = [(y, d) for y, d in zip(found, draws, strict=True) if y.requires_grad]
+    found = [y for y, _ in pairs]
     if found and program.mode in (DRAWN, HOOKED):
-        generator = torch.Generator().manual_seed(program.seed)
-        draws = [torch.randint(-8, 9, y.shape, generator=generator) / 8 + 0.0625 for y in found]
-        torch.autograd.backward(found, [d.to(y) for d, y in zip(draws, found, strict=True)])
+        torch.autograd.backward(found, [d.to(y) for y, d in pairs])
     elif found and program.mode == SUMMED:  # one number, repeated
         torch.autograd.backward([y.sum() for y in found])
     elif found and program.mode == SQUARED:
