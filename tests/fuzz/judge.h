@@ -27,17 +27,17 @@ class Variant {
     const uint64_t rounded_of_eight = std::array<uint64_t, 5>{8, 0, 1, 4, 7}[seed % 5];
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       const Node& node = graph.nodes[i];
-      if (!is_narrow_float(node.type.dtype)) continue;
-      const bool always = node.op == Op::cast || node.kind() == Kind::contraction;
-      rounds_[i] = always || next() % 8 < rounded_of_eight;
+      if (!is_float(node.type.dtype)) continue;
       // What an operation of the user's computes inside may be stored too, but must not leave the type's range for it.
       // Terms of a gradient are results.
-      inside_[i] = !always && std::all_of(users[i].begin(), users[i].end(), [&](Value user) {
-        return graph[user].origin == node.origin && graph[user].op != Op::add;
-      });
+      inside_[i] = node.kind() != Kind::contraction && std::all_of(users[i].begin(), users[i].end(), [&](Value user) {
+                     return graph[user].origin == node.origin && graph[user].op != Op::add;
+                   });
+      const bool always = node.op == Op::cast || node.kind() == Kind::contraction;
+      rounds_[i] = is_narrow_float(node.type.dtype) && (always || next() % 8 < rounded_of_eight);
     }
     for (const Output& output : graph.outputs) {
-      rounds_[static_cast<size_t>(output.value)] = true;
+      rounds_[static_cast<size_t>(output.value)] = is_narrow_float(graph.dtype(output.value));
       inside_[static_cast<size_t>(output.value)] = false;
     }
     for (size_t i = graph.nodes.size(); i-- > 0;) {
@@ -55,8 +55,8 @@ class Variant {
     if (is_narrow_float(dtype) && rounds_[static_cast<size_t>(v)])
       for (double& value : array.data)
         value = inside_[static_cast<size_t>(v)] ? with_digits(value, dtype) : rounded(value, dtype);
-    if (dtype != DType::f64)
-      for (double& value : array.data) value = rounded(value, hands_on(node) ? DType::f64 : DType::f32);
+    if (dtype != DType::f64 && !hands_on(node) && !inside_[static_cast<size_t>(v)])
+      for (double& value : array.data) value = rounded(value, DType::f32);
   }
 
  private:
@@ -133,7 +133,7 @@ class Judge {
 
  private:
   static constexpr unsigned few = 5, many = 60, very_many = 300;
-  static constexpr double times = 8;  // what variants were off by
+  static constexpr double times = 8;  // what variants are off by
 
   using Results = std::vector<Array> Reference::*;
 
@@ -195,24 +195,27 @@ class Judge {
   static std::string compare_elements(const Array& found, const Array& exact, const std::vector<const Array*>& variants,
                                       double terms) {
     const auto [step, least] = steps(found.dtype);
-    std::vector<double> spread(exact.size());
+    std::vector<double> spread(exact.size()), usual(exact.size());
     double largest = 0;
     for (size_t e = 0; e < exact.size(); ++e) {
       for (const Array* variant : variants) {
-        const double off = std::abs(variant->data[e] - exact.data[e]);
-        spread[e] = std::max(spread[e], variant->data[e] == exact.data[e] ? 0 : std::isnan(off) ? INFINITY : off);
+        double off = std::abs(variant->data[e] - exact.data[e]);
+        off = variant->data[e] == exact.data[e] ? 0 : std::isnan(off) ? INFINITY : off;
+        spread[e] = std::max(spread[e], off);
+        usual[e] += off * off / static_cast<double>(variants.size());
       }
+      usual[e] = std::sqrt(usual[e]);
       if (std::isfinite(exact.data[e])) largest = std::max(largest, std::abs(exact.data[e]));
     }
-    std::vector<double> sorted = spread;
+    std::vector<double> sorted = usual;
     const auto middle = sorted.begin() + static_cast<long>(sorted.size() / 2);
     if (!sorted.empty()) std::nth_element(sorted.begin(), middle, sorted.end());
     const double median = sorted.empty() || !std::isfinite(*middle) ? 0 : *middle;
     for (size_t e = 0; e < exact.size(); ++e) {
       const double x = found.data[e], y = exact.data[e];
       if (x == y || spread[e] == INFINITY || (std::isnan(x) && std::isnan(y))) continue;
-      const double limit = times * (spread[e] + median) + 2 * step * std::abs(y) + 0x1p-3 * terms * 0x1p-23 * largest +
-                           2 * terms * least;
+      const double limit = std::max(1.5 * spread[e], times * usual[e]) + times / 2 * median + 2 * step * std::abs(y) +
+                           0x1p-3 * terms * 0x1p-23 * largest + 2 * terms * least;
       if (!(std::abs(x - y) <= limit)) {
         std::ostringstream text;
         text << "element " << e << " of " << text_of(found.sizes) << ": " << x << " against " << y

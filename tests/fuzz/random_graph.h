@@ -141,7 +141,7 @@ class RandomGraph {
     Value x = any();
     try {
       if (kind_ == Kind::range) return homogeneous(x);
-      switch (pick(kind_ == Kind::long_sums ? 8 : 20)) {
+      switch (pick(kind_ == Kind::long_sums ? 8 : 22)) {
         case 0:
         case 1:
         case 2:
@@ -168,6 +168,9 @@ class RandomGraph {
           return beside_its_reduction(x);
         case 16:
           return contraction(x);
+        case 17:
+        case 18:
+          return extremum_of_pooled(x);
         default:
           return reduce(maybe_pooled(x));
       }
@@ -318,6 +321,19 @@ class RandomGraph {
       default:
         return push(b_.unary(Op::exp, b_.unary(Op::tanh, b_.binary(Op::sub, x, r))), 3);
     }
+  }
+  // Its gradient goes to one position of what was pooled.
+  void extremum_of_pooled(Value x) {
+    x = pooled(x);
+    if (pick(2)) x = b_.op(Op::silu, {x});
+    if (pick(3) == 0 && b_.rank(x) > 1) {
+      Shape shape = b_.shape(x);
+      shape[shape.size() - 2] = shape[shape.size() - 2] * shape.back();
+      shape.pop_back();
+      x = b_.reshape(x, shape);
+    }
+    const Ints dims = {static_cast<int64_t>(b_.rank(x)) - 1};
+    push(b_.op(pick(2) ? Op::amax : Op::amin, {x}, {{"dims", dims}, {"keepdim", int64_t{0}}, {"tie", int64_t{1}}}), 4);
   }
   // Sums to few numbers, of many terms.
   void add_numbers() {
