@@ -9,6 +9,7 @@ import os
 
 import pytest
 import showcase
+import test_one_number
 import torch
 from check import all_at_once, check
 from test_numerics import test_variance_that_overflows  # noqa: F401
@@ -48,6 +49,23 @@ def test_model(name):
         model(showcase.inputs(name, size).requires_grad_()).sum().backward()
         compiled.append(stats()["kernels_compiled"])
     assert compiled[1:] == compiled[:-1], "another size compiled a kernel"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_maximum_is_one_of_its_elements(dtype):
+    test_one_number.test_a_maximum_is_one_of_its_elements("x * 1.5", dtype)
+
+
+POOLED = [
+    ("avg_pool1d", "max of the last"),
+    ("max_pool2d", "max of all that is flattened"),
+    ("avg_pool3d", "min of what is flattened in part"),
+]
+
+
+@pytest.mark.parametrize(("pool", "over"), POOLED)
+def test_an_extremum_of_what_was_pooled(pool, over):
+    test_one_number.test_an_extremum_of_what_was_pooled(pool, over)
 
 
 @pytest.mark.parametrize("name", [showcase.CONV, showcase.CONV_TRANSPOSE])
