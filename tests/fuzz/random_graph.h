@@ -136,8 +136,11 @@ class RandomGraph {
     add(v, limit);
   }
 
+  // What follows is another operation of the user's: results of the one before may be rounded (judge.h).
+  void begin_operation() { b_.set_origin(graph_.add_origin({"operation", ""})); }
+
   void add_operation() {
-    b_.set_origin(graph_.add_origin({"operation", ""}));
+    begin_operation();
     Value x = any();
     try {
       if (kind_ == Kind::range) return homogeneous(x);
@@ -296,13 +299,14 @@ class RandomGraph {
     }
     add(x, bound(x));
     if (pick(2)) results_.push_back(x);  // stored, and read on
-    b_.set_origin(graph_.add_origin({"operation", ""}));
+    begin_operation();
     Ints dims = some_dims(x);
     if (pick(3) == 0) {
       const auto last = static_cast<int64_t>(b_.rank(x)) - 1;
       return push(b_.op(pick(2) ? Op::softmax : Op::log_softmax, {x}, {{"dim", last}}), 20);
     }
     auto [r, limit] = reduced(x, dims, 1);
+    begin_operation();
     static const Op comparisons[] = {Op::ge, Op::eq, Op::lt, Op::le};
     if (limit > 40) r = b_.binary(Op::mul, r, number(r, 1.0 / 64));
     switch (pick(6)) {
@@ -339,7 +343,7 @@ class RandomGraph {
   void add_numbers() {
     const size_t end = values_.size();
     for (size_t i = 0; i < 2; ++i) {
-      b_.set_origin(graph_.add_origin({"operation", ""}));
+      begin_operation();
       const Value x = values_[end - 1 - std::min(pick(end), pick(end))];
       Ints dims;
       for (int d = 0; d < b_.rank(x); ++d)
@@ -527,6 +531,7 @@ class RandomGraph {
       case 4: {
         Ints dims = some_dims(x);
         auto [r, limit] = reduced(x, dims, 1);
+        begin_operation();
         return push(b_.op(Op::select, {b_.binary(Op::ge, x, r), x, r}), limit);
       }
       default:
