@@ -33,7 +33,9 @@ bool is_faster_in_channels_last(const Graph& graph, Value v) {
     const int64_t channels = graph.hint(graph.shape(t)[1]);
     return channels >= fewest_channels && channels * size_of(graph.dtype(t)) % channel_bytes == 0;
   };
-  if (is_matrix_product(graph, v) || !many_channels(v) || !many_channels(node.operands[0]) || !many_channels(node.operands[1])) return false;
+  if (is_matrix_product(graph, v) || !many_channels(v) || !many_channels(node.operands[0]) ||
+      !many_channels(node.operands[1]))
+    return false;
   if (node.op != Op::conv_weight_grad) return true;
   const Shape& weight = node.type.shape;
   return std::all_of(weight.begin() + 2, weight.end(), [&](const Size& taps) { return graph.hint(taps) < many_taps; });

@@ -224,9 +224,9 @@ TEST(Layout, ConvolutionsOfOneTapAreNoReason) {
   one_tap.replace(one_tap.find("padding = (1, 1)"), 16, "padding = (0, 0)");
   const std::string first = "%y: f32[8, 48, 32, 32] = conv(%x, %a)" + one_tap + "%z = exp(%y) ";
   EXPECT_FALSE(is_chosen(text(inputs, first + "return %z")));
-  const Program program = laid_out(
-      text(inputs, first + "%t: f32[8, 48, 32, 32] = conv(%z, %b)" + conv_attributes + "%u = exp(%t)" +
-                       "%v: f32[8, 48, 32, 32] = conv(%u, %a)" + one_tap + "%r = exp(%v) return %r"));
+  const Program program =
+      laid_out(text(inputs, first + "%t: f32[8, 48, 32, 32] = conv(%z, %b)" + conv_attributes + "%u = exp(%t)" +
+                                "%v: f32[8, 48, 32, 32] = conv(%u, %a)" + one_tap + "%r = exp(%v) return %r"));
   EXPECT_TRUE(chosen(program));
   EXPECT_EQ(copies_of_images(program.forward), 0) << print(program.forward);
 }

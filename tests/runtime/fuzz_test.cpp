@@ -19,7 +19,7 @@ TEST(Fuzz, RandomGraphsAgreeWithTheInterpreter) {
   };
   const double limit = number_from("FUSEWRIGHT_FUZZ_SECONDS", 20);
   const auto first = static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_SEED", 1));
-  const auto graphs = static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_GRAPHS", backend().cuda ? 40 : 192));
+  const auto graphs = static_cast<unsigned>(number_from("FUSEWRIGHT_FUZZ_GRAPHS", backend().cuda ? 8 : 192));
   Search search(backend(), backend_host());
   const std::vector<Finding> found = search.run(first, graphs, [&] { return seconds() > limit; });
   for (size_t i = 0; i < std::min<size_t>(found.size(), 5); ++i)
