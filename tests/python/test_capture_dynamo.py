@@ -14,6 +14,7 @@ from check import check
 from torch import nn
 
 from fusewright import UnsupportedError, capture, optimize, reasons, stats
+from fusewright.backend import Session
 
 
 def same(model, plain, *inputs, **tolerances):
@@ -472,7 +473,7 @@ def test_a_call_refused_because_another_thread_traces_is_made_again():
             raise answer
         return answer
 
-    call = capture._among_threads(compiled, compiled)
+    call = capture._where_it_can_capture(compiled, compiled, Session("test"))
     assert call() == 2
     with pytest.raises(RuntimeError, match="symbolically trace"):
         call()  # refused again: this thread traces
