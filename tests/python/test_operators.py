@@ -148,6 +148,8 @@ OTHERS = {
     "expand": (lambda x: x.sum(1, keepdim=True).expand(31, 33) * x, matrix(31, 33)),
     "mean": (lambda x: x.mean(0), anything),
     "var": (lambda x: x.var(1), anything),
+    "stddev": (lambda x: x.std(1), anything),
+    "vector_norm": (lambda x: torch.linalg.vector_norm(x, dim=1), anything),
     "argmax": (lambda x: (x * 2).argmax(0), images(5)),
     "argmin": (lambda x: (x * 2).argmin(2, keepdim=True), images(5)),
     "logsumexp": (lambda x: x.logsumexp(1), matrix(31, 33)),
