@@ -14,7 +14,7 @@ the step (fusewright/memory.py). Results are judged against float64 on a small b
 (fusewright/oracle.py); at full size the distance to eager is recorded beside torch.compile's. Where ours is slower than
 0.97x of torch.compile or of eager, the device's seconds of each kernel stand beside torch.compile's and eager's.
 
-What the warm-up compiles is compiled while other processes use the GPU, so nothing is tuned there (FUSEWRIGHT_TUNE=0),
+The warm-up compiles while other processes use the GPU, so nothing is tuned there (FUSEWRIGHT_TUNE=0),
 and what Inductor chose by timing is removed afterwards: both choose again, alone, before they are timed.
 """
 

@@ -12,8 +12,8 @@ bool lies_in(const Graph& graph, Value v, const Order& order);
 // A convolution of images or volumes that the library runs in either order.
 bool takes_both_orders(const Graph& graph, Value v, const Options& options);
 
-// What is moved for the sake of memory orders alone, in bytes read and written at the speed of a copy, for the sizes at
-// capture.
+// The bytes that are moved for the sake of memory orders alone, read and written at the speed of a copy, for the sizes
+// at capture.
 int64_t layout_cost(const Graph& graph, const Options& options);
 
 }  // namespace fusewright

@@ -96,7 +96,7 @@ class Splitter {
     }
   }
 
-  // What the backward computes a value from.
+  // The values from which the backward computes a value.
   std::vector<Value> operands_of(Value v) const {
     std::vector<Value> operands = joint_[v].operands;
     const auto masked = result_of_mask_.find(v);

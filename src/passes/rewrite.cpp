@@ -296,7 +296,7 @@ Value term_joins_its_multiple(Builder& b, const Node& node, const Operands& oper
   return -1;
 }
 
-// What a value of `shape` is computed from by pointwise operations and views: the tensors that a kernel for it reads.
+// The tensors that a kernel for a value of `shape` reads: it is computed from them by pointwise operations and views.
 std::set<Value> tensors_read(const Graph& graph, Value value, const Shape& shape) {
   std::set<Value> read;
   walk_upstream(graph, value, [&](Value v) {

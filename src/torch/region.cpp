@@ -177,7 +177,7 @@ bool is_batched(const at::Tensor& t) {
          t.key_set().has_any(c10::DispatchKeySet({c10::DispatchKey::Batched, c10::DispatchKey::FuncTorchBatched}));
 }
 
-// What a transform of torch.func wraps, and what has a forward-mode derivative.
+// Whether a transform of torch.func wraps the tensor, or it has a forward-mode derivative.
 bool is_transformed(const at::Tensor& t) {
   return t.defined() && (t.key_set().has_any(c10::DispatchKeySet(
                              {c10::DispatchKey::FuncTorchBatched, c10::DispatchKey::FuncTorchGradWrapper})) ||

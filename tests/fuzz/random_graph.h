@@ -378,7 +378,7 @@ class RandomGraph {
     return b_.op(Op::avg_pool, {x}, attrs);
   }
   void window(Value x) { push(pooled(x), 2 * bound(x)); }
-  // What is reduced: the value itself, or pooled, perhaps with a chain or a change of shape behind.
+  // The operand of a reduction: the value itself, or pooled, perhaps with a chain or a change of shape behind.
   Value maybe_pooled(Value x) {
     if (pick(2)) return x;
     try {

@@ -42,7 +42,7 @@ inline bool possible(const Graph& graph, const std::vector<Array>& inputs) {
 
 class Search {
  public:
-  // What is compiled in a graph's place: a test plants faults here.
+  // Changes the graph that is compiled: a test plants faults here.
   using Change = std::function<void(Graph&)>;
 
   Search(Options options, Host& host, Change change = nullptr)
