@@ -111,7 +111,7 @@ class Search {
  private:
   static constexpr unsigned at_once = 64;
 
-  // What is wrong with numbers stays apart from what cannot be compiled.
+  // Wrong numbers stay apart from graphs that cannot be compiled.
   static bool same_kind(const std::string& a, const std::string& b) {
     auto is_numbers = [](const std::string& text) { return text.find(" against ") != std::string::npos; };
     return is_numbers(a) == is_numbers(b);

@@ -1,6 +1,6 @@
 """A shard: the process that runs cases, one after the other, and writes down what came of each.
 
-What it begins with stands in a file of its own, so that whoever started it knows which case ended it.
+It writes the case that it begins to a file of its own, so that its parent knows which case ended it.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ const std::string volume_attributes =
     " {dilation = (1, 1, 1), groups = 1, output_padding = (0, 0, 0), padding = (1, 1, 1), stride = (1, 1, 1), "
     "transposed = 0} ";
 
-// What is copied into another memory order, without weights.
+// Copies into another memory order, without those of weights.
 int copies_of_images(const Graph& graph) {
   int count = 0;
   for (size_t i = 0; i < graph.nodes.size(); ++i)

@@ -582,7 +582,7 @@ def test_batches_of_gradients():
     torch.testing.assert_close(first, rows * 2 * (1 - torch.tanh(x) ** 2))
     y = torch.tanh(x)
     torch.testing.assert_close(grad(first.sum(), x)[0], (rows * -4 * y * (1 - y**2)).sum(0))
-    # Those of torch.func arrive at a backward too.
+    # Transforms of torch.func reach a backward, too.
     y = fast(x)
     vectors = torch.func.vmap(lambda g: grad(y, x, g, retain_graph=True)[0])(rows)
     torch.testing.assert_close(vectors, first.detach())
@@ -674,7 +674,7 @@ def test_checkpoint(options):
     if options:
         judge(run)
         return
-    # Whatever is kept or not, the first gradient is right with and without a graph.
+    # The first gradient is right with and without a graph, whatever is kept.
     for create_graph in (False, True):
         torch.manual_seed(0)
         results = []

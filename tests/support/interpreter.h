@@ -103,7 +103,7 @@ inline double scalar_op(Op op, double a, double b, double c) {
 
 class Interpreter {
  public:
-  // What is done to each computed value: with it, casts between floating types do not round by themselves.
+  // Changes each computed value: with it, casts between floating types do not round by themselves.
   using After = std::function<void(const Interpreter&, Value, Array&)>;
 
   // Inputs in the graph's order; a scalar input is an array of rank 0.
