@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import reasons
-from .explain import Explanation, Kernel
+from .explain import OUTSIDE, Explanation, Kernel
 from .importer import numel_hint
 from .measure import tensors_in
 
@@ -41,6 +41,13 @@ def traffic_of(call: Callable[[], object], regions: Explanation | None = None) -
     steps = regions.steps if regions else []
     left = {f.operator for f in regions.fallbacks if f.reason == reasons.SLOWER} if regions else set()
     steps = [step for step in steps if f"region {step.region}" not in left]  # those run as PyTorch's operators
+    if steps and not count.regions:
+        # Dynamo runs all of it in eager under a mode (older versions of PyTorch). Nothing is claimed for what is partly
+        # fused; what is fused whole has nothing else to count.
+        if any(fate.what == OUTSIDE for fate in regions.fates):
+            steps = []
+        else:
+            count.operators = count.library = count.bytes = 0
     kernels = [step for step in steps if isinstance(step, Kernel)]
     moved = sum(kernel.bytes_read + kernel.bytes_written for kernel in kernels)
     library = count.library + len(steps) - len(kernels)
@@ -51,6 +58,7 @@ class _CountOperators(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.operators = self.library = self.bytes = 0
+        self.regions = 0  # calls of them that were seen
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -62,6 +70,7 @@ class _CountOperators(TorchDispatchMode):
         namespace, name = function._schema.name.split("::")
         returns = function._schema.returns
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+        self.regions += namespace == "fusewright"
         # prim asks fake tensors for their device.
         if is_view or name in _TOUCH_NOTHING or namespace in ("prim", "fusewright"):
             return result

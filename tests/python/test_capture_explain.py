@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright import explain, optimize, reasons
+from fusewright import explain, optimize, reasons, traffic
 from fusewright.study import _traffic
 
 
@@ -124,6 +124,18 @@ def test_totals_count_the_same_things():
     whole = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh())
     regions = explain(whole, inputs[0])
     assert _traffic(optimize(copy.deepcopy(whole)), inputs[:1], regions).operators == len(regions.kernels)
+
+
+def test_totals_claim_nothing_that_was_not_seen(monkeypatch):
+    """Older versions of Dynamo run everything in eager under a mode."""
+    monkeypatch.setattr(traffic._CountOperators, "ignore_compile_internals", classmethod(lambda cls: False))
+    model, *inputs = partly()
+    regions = explain(model, *inputs)
+    assert _traffic(optimize(copy.deepcopy(model)), inputs, regions) == _traffic(model, inputs)
+    whole = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh())
+    regions = explain(whole, inputs[0])
+    counted = _traffic(optimize(copy.deepcopy(whole)), inputs[:1], regions)
+    assert (counted.operators, counted.library) == (len(regions.kernels), len(regions.library))
 
 
 def test_stops_have_sizes_and_lines():
