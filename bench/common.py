@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from fusewright import models
-from fusewright.candidates import OURS, Candidate, prepared
-from fusewright.measure import Timing, show_bytes, show_seconds, speedup, training_step
-from fusewright.oracle import Verdict, judge_twin
+from fusewright.benchmark.candidates import OURS, Candidate, prepared
+from fusewright.benchmark.measure import Timing, show_bytes, show_seconds, speedup, training_step
+from fusewright.judge.oracle import Verdict, judge_twin
 
 
 class MulLeakyGelu(nn.Module):

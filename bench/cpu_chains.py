@@ -37,9 +37,9 @@ from common import (
 from torch import nn
 
 import fusewright
-from fusewright.first_call import first_calls
-from fusewright.measure import interleaved, show_seconds
-from fusewright.memory import memory_of
+from fusewright.benchmark.first_call import first_calls
+from fusewright.benchmark.measure import interleaved, show_seconds
+from fusewright.benchmark.memory import memory_of
 from fusewright.models import load, scale_for_this_machine
 
 RESULTS = Path(__file__).resolve().parent / "results"

@@ -49,13 +49,13 @@ from common import (
     step_of,
 )
 
-from fusewright.candidates import OURS, Candidate
-from fusewright.first_call import first_calls
-from fusewright.floor import copy_of
-from fusewright.measure import Timing, interleaved, show_seconds, speedup, synchronize
-from fusewright.memory import memory_of
+from fusewright.benchmark.candidates import OURS, Candidate
+from fusewright.benchmark.first_call import first_calls
+from fusewright.benchmark.floor import copy_of
+from fusewright.benchmark.measure import Timing, interleaved, show_seconds, speedup, synchronize
+from fusewright.benchmark.memory import memory_of
+from fusewright.benchmark.profiling import profiled
 from fusewright.models import load
-from fusewright.profiling import profiled
 
 RESULTS = Path(os.environ.get("OUT") or Path(__file__).resolve().parents[1] / "build" / "gpu-results")
 
@@ -340,8 +340,8 @@ def region_alone(model: nn.Module, x: torch.Tensor) -> float:
     """The operator that a captured graph calls, without Dynamo's guards around it."""
     import contextlib
 
-    from fusewright.backend import Session, Stop
-    from fusewright.capture import capture
+    from fusewright.capture.backend import Session, Stop
+    from fusewright.capture.capture import capture
 
     session = Session("host", record=True)
     with contextlib.suppress(Stop), torch.no_grad():

@@ -8,10 +8,10 @@
     python bench/gpu_models.py --device cpu --tiny     that the script itself works
 
 Method: the candidates take turns in one process on inputs drawn afresh for every round, on a cold L2 cache, after all
-that is compiled in the background is there and nothing is tuned any more (fusewright/measure.py). Medians and
+that is compiled in the background is there and nothing is tuned any more (benchmark/measure.py). Medians and
 quartiles over the rounds; ratios are medians of the rounds' ratios. Peaks are the allocator's, above what stood before
-the step (fusewright/memory.py). Results are judged against float64 on a small batch, by the rule of the test suite
-(fusewright/oracle.py); at full size the distance to eager is recorded beside torch.compile's. Where ours is slower than
+the step (benchmark/memory.py). Results are judged against float64 on a small batch, by the rule of the test suite
+(judge/oracle.py); at full size the distance to eager is recorded beside torch.compile's. Where ours is slower than
 0.97x of torch.compile or of eager, the device's seconds of each kernel stand beside torch.compile's and eager's.
 
 The warm-up compiles while other processes use the GPU, so nothing is tuned there (FUSEWRIGHT_TUNE=0),
@@ -47,11 +47,11 @@ import model_list
 from common import software, timings
 from real_models import REAL
 
-from fusewright.candidates import MAKERS, OURS, Candidate
-from fusewright.measure import interleaved, show_bytes, show_seconds, synchronize, training_step
-from fusewright.memory import memory_of
-from fusewright.oracle import Unjudgeable, errors, judge_twin
-from fusewright.profiling import profiled
+from fusewright.benchmark.candidates import MAKERS, OURS, Candidate
+from fusewright.benchmark.measure import interleaved, show_bytes, show_seconds, synchronize, training_step
+from fusewright.benchmark.memory import memory_of
+from fusewright.benchmark.profiling import profiled
+from fusewright.judge.oracle import Unjudgeable, errors, judge_twin
 from fusewright.stats import stats
 
 HERE = Path(__file__).resolve().parent

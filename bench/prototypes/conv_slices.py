@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python"))
 import fusewright
-from fusewright.measure import device_seconds
+from fusewright.benchmark.measure import device_seconds
 from fusewright.models import load
 
 MODEL = Path(__file__).resolve().parents[2] / "examples/showcase/conv2d_mul_leakyrelu_gelu.py"

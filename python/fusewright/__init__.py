@@ -13,12 +13,12 @@ from importlib import metadata as _metadata
 import torch
 
 from . import _core, devices, log
-from .benchmark import Benchmark, bench
-from .certify import Certificate, certify
+from .benchmark.benchmark import Benchmark, bench
 from .errors import FusewrightError, InputError, UnsupportedError
 from .explain import Explanation, explain
+from .judge.certify import Certificate, certify
 from .optimize import is_optimized, optimize, restore
-from .report import report
+from .pages.report import report
 from .stats import reset_stats, stats
 
 __all__ = [

@@ -2,6 +2,6 @@
 
 import sys
 
-from fusewright.cli import main
+from fusewright.commands.cli import main
 
 sys.exit(main())

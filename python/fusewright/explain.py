@@ -12,10 +12,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import reasons
-from .backend import Fallback, Session, Stop
-from .capture import capture
+from .capture.backend import Fallback, Session, Stop
+from .capture.capture import capture
+from .capture.outline import OPERATOR, VIEW, Operator, Outline
 from .optimize import function_name, is_optimized, restore
-from .outline import OPERATOR, VIEW, Operator, Outline
 
 
 @dataclass

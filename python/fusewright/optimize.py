@@ -9,8 +9,8 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from .backend import Session
-from .capture import capture
+from .capture.backend import Session
+from .capture.capture import capture
 
 T = TypeVar("T", bound=Callable)
 _MARK = "_fusewright"  # on the compiled callable, never on the model: copies of the model stay plain

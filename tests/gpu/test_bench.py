@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright.html.page import page
-from fusewright.study import study
+from fusewright.pages.html.page import page
+from fusewright.pages.study import study
 
 CANDIDATES = ("eager", "fusewright")
 

@@ -451,8 +451,8 @@ def test_launch_errors_name_the_kernel():
 
 def test_opcheck():
     """Schema, fake kernel and autograd of the operator, on this device."""
-    from fusewright.backend import Session, Stop
-    from fusewright.capture import capture
+    from fusewright.capture.backend import Session, Stop
+    from fusewright.capture.capture import capture
 
     session = Session("op", record=True)
     x, m = torch.randn(8, 16, requires_grad=True), torch.randn(16, requires_grad=True)

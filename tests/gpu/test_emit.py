@@ -12,7 +12,7 @@ from test_models import PATHS, TF32_ERROR, assert_right
 from fusewright import models
 from fusewright.emit import emit
 from fusewright.emit.measuring import measured
-from fusewright.oracle import judge_step
+from fusewright.judge.oracle import judge_step
 
 names = pytest.mark.parametrize("name", PATHS)
 

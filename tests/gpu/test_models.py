@@ -10,9 +10,9 @@ from torch import nn
 
 import fusewright
 from fusewright import models, optimize, stats
-from fusewright.measure import training_step
-from fusewright.memory import memory_of
-from fusewright.oracle import judge_step
+from fusewright.benchmark.measure import training_step
+from fusewright.benchmark.memory import memory_of
+from fusewright.judge.oracle import judge_step
 
 PATHS = {path.stem: path for path in models.default_models()}
 names = pytest.mark.parametrize("name", PATHS)

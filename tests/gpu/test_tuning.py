@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from fusewright import _core, optimize, stats
-from fusewright.first_call import first_calls
+from fusewright.benchmark.first_call import first_calls
 from fusewright.models import default_models, load
 
 pytestmark = pytest.mark.cuda

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.utils import _pytree as pytree
 
-from fusewright.oracle import Nudge, as_they_are, backward, judge, judge_runs
+from fusewright.judge.oracle import Nudge, as_they_are, backward, judge, judge_runs
 
 from .cases import Sample
 from .undefined import MEMORY, Undefined

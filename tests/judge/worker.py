@@ -19,9 +19,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fusewright
-from fusewright.backend import Fallback, Session
-from fusewright.capture import capture
-from fusewright.oracle import Nudge
+from fusewright.capture.backend import Fallback, Session
+from fusewright.capture.capture import capture
+from fusewright.judge.oracle import Nudge
 
 from . import cases, contexts
 from .cases import Group, Sample

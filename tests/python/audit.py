@@ -21,7 +21,7 @@ from pathlib import Path
 
 import torch
 
-from fusewright.oracle import Run, errors
+from fusewright.judge.oracle import Run, errors
 
 FILE, DRAWS = "FUSEWRIGHT_TEST_AUDIT", "FUSEWRIGHT_TEST_AUDIT_DRAWS"
 ROUNDING = {torch.float32: 2.0**-24, torch.float64: 2.0**-53, torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8}

@@ -1,7 +1,7 @@
 """The oracle: one helper that every test of numbers goes through.
 
 `check(fn, inputs)` runs fn three times (eager in float64, eager in its own dtype, fused) and compares outputs,
-gradients of inputs and parameters, and buffers, by the rule of `fusewright.oracle`; strides of outputs must be eager's.
+gradients of inputs and parameters, and buffers, by the rule of `judge/oracle.py`; strides of outputs must be eager's.
 FUSEWRIGHT_TEST_DEVICE=cuda does it there (tests/gpu): whatever the caller made is moved first.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fusewright
-from fusewright.oracle import backward, judge_runs, lay_out, layout_applies, nudge_state
+from fusewright.judge.oracle import backward, judge_runs, lay_out, layout_applies, nudge_state
 
 DEVICE = torch.device(os.environ.get("FUSEWRIGHT_TEST_DEVICE", "cpu"))
 AWKWARD = (1, 31, 32, 33, 127)

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     import conftest  # noqa: F401  where the library and the emulator are
 
 import fusewright
-from fusewright.oracle import Nudge, as_they_are, judge_runs
+from fusewright.judge.oracle import Nudge, as_they_are, judge_runs
 
 # Programs whose gradients are differentiated again. Off until the library has second derivatives.
 SECOND_DERIVATIVES = os.environ.get("FUSEWRIGHT_FUZZ_SECOND", "0") == "1"

@@ -15,12 +15,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fusewright
-from fusewright import benchmark, candidates, measure, profiling
-from fusewright.candidates import Candidate
+from fusewright.benchmark import benchmark, candidates, measure, profiling
+from fusewright.benchmark.candidates import Candidate
+from fusewright.benchmark.floor import least_bytes
+from fusewright.benchmark.memory import Memory, memory_of
+from fusewright.benchmark.profiling import step_timings
 from fusewright.explain import Explanation, Kernel, LibraryCall, Tensors
-from fusewright.floor import least_bytes
-from fusewright.memory import Memory, memory_of
-from fusewright.profiling import step_timings
 
 pytestmark = pytest.mark.real_core
 

@@ -9,9 +9,9 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fusewright import UnsupportedError, _core, devices, optimize, reasons
-from fusewright.backend import Session, Stop
-from fusewright.capture import capture
-from fusewright.normalize import _make_masks_dense
+from fusewright.capture.backend import Session, Stop
+from fusewright.capture.capture import capture
+from fusewright.capture.normalize import _make_masks_dense
 
 
 @pytest.fixture

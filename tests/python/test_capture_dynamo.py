@@ -13,8 +13,9 @@ import torch.nn.functional as F
 from check import check
 from torch import nn
 
-from fusewright import UnsupportedError, capture, optimize, reasons, stats
-from fusewright.backend import Session
+from fusewright import UnsupportedError, optimize, reasons, stats
+from fusewright.capture import capture
+from fusewright.capture.backend import Session
 
 
 def same(model, plain, *inputs, **tolerances):
@@ -427,7 +428,8 @@ def test_reasons(f, inputs, reason):
 
 
 def test_a_region_that_the_core_cannot_run(caplog, monkeypatch):
-    from fusewright import _core, assemble
+    from fusewright import _core
+    from fusewright.capture import assemble
 
     def unavailable(*args):
         raise _core.Unavailable("no compiler")

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright import explain, optimize, reasons, traffic
-from fusewright.study import _traffic
+from fusewright import explain, optimize, reasons
+from fusewright.benchmark import traffic
+from fusewright.pages.study import _traffic
 
 
 def model():

@@ -14,7 +14,8 @@ from check import check
 from torch import nn
 
 import fusewright
-from fusewright import UnsupportedError, assemble, is_optimized, optimize, restore, stats
+from fusewright import UnsupportedError, is_optimized, optimize, restore, stats
+from fusewright.capture import assemble
 
 
 class Net(nn.Module):
@@ -280,7 +281,7 @@ def test_many_threads_at_the_first_call():
 
 
 def test_torch_compile_backend():
-    from fusewright.backend import fusewright_backend
+    from fusewright.capture.backend import fusewright_backend
 
     model = Net().eval()
     x = images()

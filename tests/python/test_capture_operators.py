@@ -8,21 +8,21 @@ import torch.nn.functional as F
 from check import LAYOUTS, check
 from torch import nn
 
-import fusewright.partition
-from fusewright.operators import TABLE
+import fusewright.capture.partition
+from fusewright.capture.operators import TABLE
 
 SEEN = set()
 
 
 @pytest.fixture(autouse=True)
 def spy(monkeypatch):
-    original = fusewright.partition.try_alone
+    original = fusewright.capture.partition.try_alone
 
     def recording(node, elements, state):
         original(node, elements, state)
         SEEN.add(node.target)
 
-    monkeypatch.setattr(fusewright.partition, "try_alone", recording)
+    monkeypatch.setattr(fusewright.capture.partition, "try_alone", recording)
 
 
 def image(*more):

@@ -10,9 +10,10 @@ import torch
 from test_cli import MODEL, fusewright
 from torch import nn
 
-from fusewright import InputError, certify, optimize, oracle
-from fusewright.certify import LAYOUTS, SPECIALS, _with_special
-from fusewright.oracle import judge
+from fusewright import InputError, certify, optimize
+from fusewright.judge import oracle
+from fusewright.judge.certify import LAYOUTS, SPECIALS, _with_special
+from fusewright.judge.oracle import judge
 
 pytestmark = pytest.mark.real_core
 

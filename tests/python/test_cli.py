@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from test_bad_input import run as run_somewhere
 
-from fusewright import cache, cli, console, doctor
+from fusewright.commands import cache, cli, console, doctor
 from fusewright.errors import InputError
-from fusewright.oracle import Verdict
+from fusewright.judge.oracle import Verdict
 
 pytestmark = pytest.mark.real_core
 

@@ -18,12 +18,13 @@ import showcase
 import torch
 from torch import nn
 
-from fusewright import _core, cli, models
+from fusewright import _core
+from fusewright.benchmark.traffic import traffic_of
+from fusewright.commands import cli, models
 from fusewright.emit import emit, headers
 from fusewright.emit.capturing import tells_guards
 from fusewright.emit.explanation import eager_bytes
 from fusewright.errors import InputError
-from fusewright.traffic import traffic_of
 
 pytestmark = [
     pytest.mark.real_core,

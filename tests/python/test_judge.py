@@ -23,7 +23,7 @@ SECONDS = 100
 # Three faults: cos is computed as sin, sin ends the process, exp hangs.
 FAULTS = """
 import os, signal, time, torch
-from fusewright.operators import TABLE
+from fusewright.capture.operators import TABLE
 
 def plant(operator, build):
     TABLE[operator] = TABLE[operator]._replace(build=build)

@@ -13,7 +13,7 @@ from check import all_at_once, check
 from torch import nn
 
 from fusewright import certify, optimize, stats
-from fusewright.oracle import judge
+from fusewright.judge.oracle import judge
 
 pytestmark = pytest.mark.real_core
 INF, NAN = math.inf, math.nan

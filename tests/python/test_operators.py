@@ -13,8 +13,8 @@ from check import all_at_once, check, place
 from torch import nn
 
 from fusewright import _core
-from fusewright.backend import Session, Stop
-from fusewright.capture import capture
+from fusewright.capture.backend import Session, Stop
+from fusewright.capture.capture import capture
 
 pytestmark = pytest.mark.real_core
 

@@ -12,15 +12,15 @@ from test_cli import fusewright as command
 from torch import nn
 
 import fusewright
-from fusewright import benchmark, candidates
+from fusewright.benchmark import benchmark, candidates
+from fusewright.benchmark.floor import Machine
 from fusewright.explain import Explanation
-from fusewright.floor import Machine
-from fusewright.html import charts, graph
-from fusewright.html.code import kernel_text, users_lines
-from fusewright.html.layers import GAP_X, Box, place
-from fusewright.html.page import SECTIONS, page
-from fusewright.html.text import breakable, wrapped
-from fusewright.study import study
+from fusewright.pages.html import charts, graph
+from fusewright.pages.html.code import kernel_text, users_lines
+from fusewright.pages.html.layers import GAP_X, Box, place
+from fusewright.pages.html.page import SECTIONS, page
+from fusewright.pages.html.text import breakable, wrapped
+from fusewright.pages.study import study
 
 pytestmark = pytest.mark.real_core
 

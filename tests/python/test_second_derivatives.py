@@ -20,7 +20,8 @@ from torch.utils.checkpoint import checkpoint
 
 import fusewright
 from fusewright import optimize, stats
-from fusewright.oracle import judge_runs
+from fusewright.capture.plain import Plain
+from fusewright.judge.oracle import judge_runs
 
 pytestmark = pytest.mark.real_core
 grad = torch.autograd.grad
@@ -255,7 +256,7 @@ def test_hooks_fire_once():
 
 def test_a_model_that_is_gone():
     """Its graph of autograd can still be differentiated twice, and nothing is left after that."""
-    others = [o for o in gc.get_objects() if type(o) is fusewright.plain.Plain]  # of models that other tests keep
+    others = [o for o in gc.get_objects() if type(o) is Plain]  # of models that other tests keep
     model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 1))
     optimize(model, strict=True)
     x = torch.randn(3, 5, requires_grad=True)
@@ -267,7 +268,7 @@ def test_a_model_that_is_gone():
     (first,) = grad(y, x, create_graph=True)
     (second,) = grad(first.square().sum(), x)
     assert second.abs().sum() > 0
-    plain = [o for o in gc.get_objects() if type(o) is fusewright.plain.Plain and not any(o is x for x in others)]
+    plain = [o for o in gc.get_objects() if type(o) is Plain and not any(o is x for x in others)]
     assert plain
     watched = [weakref.ref(o) for o in plain]
     del y, first, plain
@@ -373,7 +374,7 @@ def test_a_forward_does_not_fail_for_it(monkeypatch):
     def fail(*_, **__):
         raise AssertionError("planted")
 
-    monkeypatch.setattr(fusewright.plain.Plain, "_graph", fail)
+    monkeypatch.setattr(Plain, "_graph", fail)
     x = torch.randn(3, 5, requires_grad=True)
     y = optimize(lambda x: torch.tanh(x) * x, strict=True)(x).sum()
     torch.testing.assert_close(grad(y, x, retain_graph=True)[0], torch.tanh(x) + x * (1 - torch.tanh(x) ** 2))

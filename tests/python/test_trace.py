@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fusewright import normalize, optimize, stats, trace
+from fusewright import optimize, stats
+from fusewright.capture import normalize, trace
 
 
 def captured(function, *inputs, dynamic=False) -> list[fx.GraphModule]:

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.real_core
 SCRIPT = """
 import json, logging, time, types
 import torch, fusewright
-from fusewright import _core, plain
+from fusewright import _core
+from fusewright.capture import plain
 _core.emulate_cuda(True)
 lines = []
 class Sink(logging.Handler):

@@ -9,7 +9,8 @@ from conftest import EMULATOR, FAKE_CORE
 from torch import nn
 
 import fusewright
-from fusewright import _core, assemble, optimize
+from fusewright import _core, optimize
+from fusewright.capture import assemble
 
 
 def pair(model):

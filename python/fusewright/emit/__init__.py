@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..capture.importer import Imported
+from ..capture.sizes import size_text_of
 from ..errors import InputError
-from ..importer import Imported
 from ..models import ModelFile, describe, is_float_tensor
-from ..sizes import size_text_of
 from .capturing import Capture, capture_model
 from .explanation import bytes_outside, eager_bytes, explanation
 from .graph import GraphWriter

@@ -11,12 +11,12 @@ import torch._dynamo
 from torch import fx, nn
 from torch.fx.experimental import _config as _symbolic_shapes
 
-from ..backend import Captured, Session
-from ..capture import capture
+from ..capture.backend import Captured, Session
+from ..capture.capture import capture
+from ..capture.normalize import source_name
 from ..errors import InputError
 from ..explain import unchanged
 from ..models import ModelFile, describe, user_code
-from ..normalize import source_name
 
 _ARGUMENT = re.compile(r"(?:L\['args'\]|args)\[(\d+)\]")
 _PLAIN = (bool, int, float, str, type(None))

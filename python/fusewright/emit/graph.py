@@ -9,8 +9,8 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
+from ..capture.importer import source_of
 from ..errors import InputError
-from ..importer import source_of
 from .texts import identifier, literal
 
 _MOST_CONSTANTS = 4096  # elements of a tensor that is written into the file

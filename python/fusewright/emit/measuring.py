@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import torch
 
-from ..measure import interleaved, speedup, training_step
+from ..benchmark.measure import interleaved, speedup, training_step
 from ..models import ModelFile
 
 

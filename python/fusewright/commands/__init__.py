@@ -1,0 +1,1 @@
+"""The command `fusewright` (docs/cli.md)."""

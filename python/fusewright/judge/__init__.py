@@ -1,0 +1,1 @@
+"""Holds results and gradients against float64 (docs/certify.md)."""

@@ -1,0 +1,1 @@
+"""Writes one page about a model (docs/report.md)."""
