@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "passes/program.h"
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 namespace fusewright {
 

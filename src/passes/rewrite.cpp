@@ -8,11 +8,11 @@
 #include <mutex>
 #include <utility>
 
+#include "base/log.h"
 #include "passes/program.h"
 #include "passes/rebuild.h"
 #include "passes/row_constants.h"
 #include "passes/upstream.h"
-#include "runtime/log.h"
 
 namespace fusewright {
 namespace {

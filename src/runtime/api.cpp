@@ -5,7 +5,7 @@
 
 #include "fusewright/fusewright.h"
 #include "ir/builder.h"
-#include "runtime/executable.h"
+#include "runtime/plan/executable.h"
 
 namespace fusewright {
 namespace {

@@ -5,13 +5,13 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "base/log.h"
 #include "ir/builder.h"
 #include "passes/arithmetic.h"
-#include "runtime/background.h"
-#include "runtime/cuda.h"
-#include "runtime/disk_cache.h"
-#include "runtime/log.h"
-#include "runtime/native_compiler.h"
+#include "runtime/cache/disk_cache.h"
+#include "runtime/compiler/background.h"
+#include "runtime/compiler/native_compiler.h"
+#include "runtime/cuda/cuda.h"
 #include "torch/emission.h"
 #include "torch/host.h"
 #include "torch/region.h"

@@ -2,7 +2,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include "runtime/preconditions.h"
+#include "runtime/plan/preconditions.h"
 #include "torch/region.h"
 #include "torch/tensors.h"
 

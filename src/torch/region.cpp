@@ -16,11 +16,11 @@
 #include <atomic>
 #include <map>
 
-#include "runtime/background.h"
-#include "runtime/compile_error.h"
-#include "runtime/cuda.h"
-#include "runtime/log.h"
-#include "runtime/sha256.h"
+#include "base/log.h"
+#include "runtime/cache/sha256.h"
+#include "runtime/compiler/background.h"
+#include "runtime/compiler/compile_error.h"
+#include "runtime/cuda/cuda.h"
 #include "torch/host.h"
 #include "torch/recorded.h"
 #include "torch/tensors.h"

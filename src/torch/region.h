@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "ir/ir.h"
-#include "runtime/executable.h"
+#include "runtime/plan/executable.h"
 
 namespace fusewright {
 

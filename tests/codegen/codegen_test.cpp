@@ -1,7 +1,7 @@
 // The text of kernels: what is in it, and above all what is not.
 #include "codegen/expressions.h"
 #include "codegen/kernel_code.h"
-#include "runtime/native_compiler.h"
+#include "runtime/compiler/native_compiler.h"
 #include "support/execute.h"
 
 namespace fusewright::testing {

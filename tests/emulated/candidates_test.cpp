@@ -2,8 +2,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "runtime/background.h"
-#include "runtime/cuda_launch.h"
+#include "runtime/compiler/background.h"
+#include "runtime/cuda/cuda_launch.h"
 #include "support/emulator_counts.h"
 #include "support/execute.h"
 

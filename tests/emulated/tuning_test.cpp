@@ -5,8 +5,8 @@
 #include <set>
 #include <thread>
 
-#include "runtime/background.h"
-#include "runtime/cuda_launch.h"
+#include "runtime/compiler/background.h"
+#include "runtime/cuda/cuda_launch.h"
 #include "support/execute.h"
 
 namespace fusewright::testing {

@@ -1,6 +1,6 @@
 // Every wrapper of cuda_device.h, for every architecture: with the real NVRTC, which needs no GPU, and in the emulator.
 #include "emulator/harness.h"
-#include "runtime/compile_error.h"
+#include "runtime/compiler/compile_error.h"
 #include "runtime/nvrtc_places.h"
 
 namespace fwemu::testing {

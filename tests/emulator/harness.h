@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/cuda_driver.h"
-#include "runtime/nvrtc.h"
+#include "runtime/cuda/cuda_driver.h"
+#include "runtime/cuda/nvrtc.h"
 
 namespace fwemu::testing {
 

@@ -1,13 +1,13 @@
-// The driver, as far as runtime/cuda_driver.h asks for it: one device, whose memory is the process's and whose kernels
-// run before cuLaunchKernel returns. A fault that the emulator finds is the result of the launch, and its diagnosis the
-// text of that error.
+// The driver, as far as runtime/cuda/cuda_driver.h asks for it: one device, whose memory is the process's and whose
+// kernels run before cuLaunchKernel returns. A fault that the emulator finds is the result of the launch, and its
+// diagnosis the text of that error.
 //
 // FUSEWRIGHT_EMULATOR_SEED            the order in which threads and blocks run (1)
 // FUSEWRIGHT_EMULATOR_THREADS         how many blocks run at a time (one a processor, at most 8)
 // FUSEWRIGHT_EMULATOR_ARCHITECTURE    90 for compute capability 9.0, the default
 // FUSEWRIGHT_EMULATOR_MULTIPROCESSORS (132)
 // FUSEWRIGHT_EMULATOR_CAPTURING       1: as if a CUDA graph were being recorded on every stream (0)
-#include "runtime/cuda_driver.h"
+#include "runtime/cuda/cuda_driver.h"
 
 #include <atomic>
 #include <chrono>

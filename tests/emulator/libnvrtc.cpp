@@ -1,4 +1,4 @@
-// NVRTC, as far as runtime/nvrtc.h asks for it: the system's C++ compiler, with emulator.h in front of the text.
+// NVRTC, as far as runtime/cuda/nvrtc.h asks for it: the system's C++ compiler, with emulator.h in front of the text.
 #include <fcntl.h>
 #include <sys/stat.h>
 
@@ -9,10 +9,10 @@
 #include <string_view>
 
 #include "emulator/module.h"
-#include "runtime/build_directory.h"
-#include "runtime/nvrtc.h"
+#include "runtime/compiler/build_directory.h"
+#include "runtime/compiler/subprocess.h"
+#include "runtime/cuda/nvrtc.h"
 #include "runtime/posix.h"
-#include "runtime/subprocess.h"
 
 using namespace fusewright::cuda;
 

@@ -11,8 +11,8 @@
 
 #include "embedded_emulator.h"
 #include "emulator/block.h"
-#include "runtime/build_directory.h"
-#include "runtime/subprocess.h"
+#include "runtime/compiler/build_directory.h"
+#include "runtime/compiler/subprocess.h"
 
 namespace fwemu {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "emulator/interface.h"
-#include "runtime/compiled_library.h"
+#include "runtime/compiler/compiled_library.h"
 
 namespace fwemu {
 

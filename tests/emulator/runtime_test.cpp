@@ -5,7 +5,7 @@
 #include "emulator/harness.h"
 #include "fusewright/error.h"
 #include "launch/divider.h"
-#include "runtime/cuda_runtime.h"
+#include "runtime/cuda/cuda_runtime.h"
 
 namespace fwemu::testing {
 namespace {

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "codegen/kernel_code.h"
-#include "runtime/native_compiler.h"
+#include "runtime/compiler/native_compiler.h"
 #include "support/execution.h"
 
 namespace fusewright::testing {

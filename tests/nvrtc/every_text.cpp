@@ -19,10 +19,10 @@
 #include <sstream>
 
 #include "codegen/kernel_code.h"
-#include "runtime/compile_error.h"
-#include "runtime/nvrtc.h"
+#include "runtime/cache/sha256.h"
+#include "runtime/compiler/compile_error.h"
+#include "runtime/cuda/nvrtc.h"
 #include "runtime/nvrtc_places.h"
-#include "runtime/sha256.h"
 
 namespace fusewright::testing {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "runtime/log.h"
+#include "base/log.h"
 #include "support/graphs.h"
 #include "support/interpreter.h"
 

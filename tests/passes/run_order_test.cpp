@@ -1,7 +1,7 @@
 // When gradients of weights are taken, by what a backward holds at a time.
 #include <map>
 
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 #include "support/graphs.h"
 
 namespace fusewright::testing {

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "nvrtc_places.h"
-#include "runtime/compile_error.h"
-#include "runtime/cuda_runtime.h"
+#include "runtime/compiler/compile_error.h"
+#include "runtime/cuda/cuda_runtime.h"
 #include "test_support.h"
 
 namespace fusewright {

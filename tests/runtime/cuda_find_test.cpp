@@ -1,6 +1,6 @@
 // Finding the driver and NVRTC: what is there, what is missing, what is too old or too new.
 #include "cuda_support.h"
-#include "runtime/paths.h"
+#include "runtime/cache/paths.h"
 
 namespace fusewright {
 namespace {

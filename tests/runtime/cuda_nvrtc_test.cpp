@@ -7,8 +7,8 @@
 #include "codegen/kernel_code.h"
 #include "nvrtc_places.h"
 #include "passes/program.h"
-#include "runtime/compile_error.h"
-#include "runtime/nvrtc.h"
+#include "runtime/compiler/compile_error.h"
+#include "runtime/cuda/nvrtc.h"
 #include "test_support.h"
 
 namespace fusewright {

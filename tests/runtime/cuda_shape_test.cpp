@@ -7,7 +7,7 @@
 
 #include "codegen/kernel_code.h"
 #include "launch/cuda_arguments.h"
-#include "runtime/geometry.h"
+#include "runtime/plan/geometry.h"
 #include "support/graphs.h"
 
 namespace fusewright::testing {

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 
-#include "runtime/compile_error.h"
-#include "runtime/cuda_runtime.h"
+#include "runtime/compiler/compile_error.h"
+#include "runtime/cuda/cuda_runtime.h"
 #include "runtime/fakes/fakes.h"
 #include "test_support.h"
 

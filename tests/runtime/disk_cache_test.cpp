@@ -1,4 +1,4 @@
-#include "runtime/disk_cache.h"
+#include "runtime/cache/disk_cache.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -9,7 +9,7 @@
 #include <chrono>
 #include <thread>
 
-#include "runtime/sha256.h"
+#include "runtime/cache/sha256.h"
 #include "test_support.h"
 
 namespace fusewright {

@@ -1,12 +1,12 @@
 // Whole graphs, compiled and run with the plain host, against the interpreter.
-#include "runtime/executable.h"
+#include "runtime/plan/executable.h"
 
 #include <sys/mman.h>
 
 #include <cstring>
 #include <thread>
 
-#include "runtime/thread_pool.h"
+#include "runtime/plan/thread_pool.h"
 #include "support/execute.h"
 
 namespace fusewright::testing {

@@ -1,5 +1,5 @@
 // Where temporaries lie in one block.
-#include "runtime/memory_plan.h"
+#include "runtime/plan/memory_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/native_compiler.h"
+#include "runtime/compiler/native_compiler.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,7 +8,7 @@
 #include <atomic>
 #include <thread>
 
-#include "runtime/subprocess.h"
+#include "runtime/compiler/subprocess.h"
 #include "test_support.h"
 
 namespace fusewright {

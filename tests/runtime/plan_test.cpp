@@ -1,5 +1,5 @@
 // What a Plan refuses, before anything is computed, and what its memory does.
-#include "runtime/plan.h"
+#include "runtime/plan/plan.h"
 
 #include "support/execute.h"
 

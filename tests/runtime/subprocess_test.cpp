@@ -1,4 +1,4 @@
-#include "runtime/subprocess.h"
+#include "runtime/compiler/subprocess.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/log.h"
+#include "base/log.h"
 
 namespace fusewright::testing {
 

@@ -1,12 +1,12 @@
 // Timing and remembering, on the fake driver: its clock moves where a candidate says so.
-#include "runtime/tuner.h"
+#include "runtime/cuda/tuner.h"
 
 #include <chrono>
 #include <cmath>
 #include <thread>
 
 #include "cuda_support.h"
-#include "runtime/sha256.h"
+#include "runtime/cache/sha256.h"
 
 namespace fusewright {
 namespace {

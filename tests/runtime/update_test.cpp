@@ -1,6 +1,6 @@
 // Outputs that replace inputs: in place where that is possible, else by a copy; and never while kernels are timed.
-#include "runtime/background.h"
-#include "runtime/cuda_launch.h"
+#include "runtime/compiler/background.h"
+#include "runtime/cuda/cuda_launch.h"
 #include "support/emulator_counts.h"
 #include "support/execute.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "runtime/executable.h"
+#include "runtime/plan/executable.h"
 #include "support/forwarding_host.h"
 #include "support/interpreter.h"
 

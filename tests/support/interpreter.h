@@ -9,7 +9,7 @@
 #include "ops/composites.h"
 #include "passes/program.h"
 #include "passes/rebuild.h"
-#include "runtime/launch.h"
+#include "runtime/plan/launch.h"
 #include "support/arrays.h"
 
 namespace fusewright::testing {

@@ -1,6 +1,6 @@
 """The kernels on disk: what `fusewright cache` shows, removes and checks.
 
-All of it is done by the library's own reader, src/runtime/disk_cache.cpp. Entries appear whole, by a rename, and
+All of it is done by the library's own reader, src/runtime/cache/disk_cache.cpp. Entries appear whole, by a rename, and
 disappear whole: it works beside running processes.
 """
 

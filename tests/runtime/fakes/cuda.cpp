@@ -1,5 +1,5 @@
 // A libcuda for tests: fakes.h. One of its functions is left out where FAKE_INCOMPLETE is defined.
-#include "runtime/cuda_driver.h"
+#include "runtime/cuda/cuda_driver.h"
 
 #include <cstdio>
 #include <cstring>

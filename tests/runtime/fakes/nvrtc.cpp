@@ -1,6 +1,6 @@
 // An NVRTC for tests: fakes.h. What it makes is a line with the kind and the target, then the source. A function is
 // left out where FAKE_INCOMPLETE is defined.
-#include "runtime/nvrtc.h"
+#include "runtime/cuda/nvrtc.h"
 
 #include <algorithm>
 #include <chrono>

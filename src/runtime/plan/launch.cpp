@@ -1,0 +1,54 @@
+#include "runtime/plan/launch.h"
+
+namespace fusewright {
+
+SymbolBinder::SymbolBinder(const Graph& graph) {
+  struct Dim {
+    int input, dim;
+    Size size;
+  };
+  std::vector<Dim> open;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    const Shape& shape = graph.shape(graph.inputs[i]);
+    for (size_t d = 0; d < shape.size(); ++d) open.push_back({static_cast<int>(i), static_cast<int>(d), shape[d]});
+  }
+  // Plain symbols first, then sizes that become linear in a single unknown.
+  for (bool progress = true; progress;) {
+    progress = false;
+    for (const Dim& dim : open) {
+      std::set<std::string> symbols;
+      dim.size.collect_symbols(symbols);
+      std::string unknown;
+      int unknowns = 0;
+      for (const std::string& symbol : symbols)
+        if (!slots_.count(symbol)) unknown = symbol, ++unknowns;
+      if (unknowns != 1) continue;
+      for (const Size::Linear& linear : dim.size.linear_symbols()) {
+        if (linear.symbol != unknown) continue;
+        Size offset = dim.size - Size::symbol(unknown) * Size(linear.coefficient);
+        int slot = static_cast<int>(slots_.size());
+        solve_.push_back({unknown, dim.input, dim.dim, slot, linear.coefficient, offset, SizeProgram(offset, slots_)});
+        slots_[unknown] = slot;
+        progress = true;
+      }
+    }
+  }
+  for (const Dim& dim : open) checks_.push_back({dim.input, dim.dim, SizeProgram(dim.size, slots_)});
+}
+
+std::vector<int64_t> SymbolBinder::bind(const Graph& graph, const std::vector<Tensor>& tensors) const {
+  std::vector<int64_t> symbols(slots_.size() + 1);
+  auto actual = [&](int input, int dim) { return tensors[static_cast<size_t>(input)].sizes[static_cast<size_t>(dim)]; };
+  for (const Solve& s : solve_)
+    symbols[static_cast<size_t>(s.slot)] = (actual(s.input, s.dim) - s.offset.run(symbols.data())) / s.coefficient;
+  for (const Check& c : checks_) {
+    int64_t expected = c.size.run(symbols.data());
+    if (expected == actual(c.input, c.dim)) continue;
+    Value v = graph.inputs[static_cast<size_t>(c.input)];
+    fail("input '", graph[v].text("name"), "': dimension ", c.dim, " is ", actual(c.input, c.dim), ", but ",
+         graph.shape(v)[static_cast<size_t>(c.dim)].str(), " = ", expected, " is needed");
+  }
+  return symbols;
+}
+
+}  // namespace fusewright
