@@ -387,15 +387,19 @@ FW_FN void mbarrier_init(u64* barrier, u32 arrivals FW_AND_CALLER) {
 }
 
 // Makes initialised barriers known to the copy engine.
-FW_FN void mbarrier_fence() {
-#ifndef FW_EMULATOR
+FW_FN void mbarrier_fence(FW_CALLER) {
+#ifdef FW_EMULATOR
+  fwemu::mbarrier_fence(line);
+#else
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
 // Orders this thread's own writes to shared memory before what the copy engine does next.
-FW_FN void fence_async() {
-#ifndef FW_EMULATOR
+FW_FN void fence_async(FW_CALLER) {
+#ifdef FW_EMULATOR
+  fwemu::fence_async(line);
+#else
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }

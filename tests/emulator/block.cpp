@@ -5,6 +5,7 @@
 #include <map>
 
 #include "emulator/cluster.h"
+#include "emulator/register_marks.h"
 
 namespace fwemu {
 namespace {
@@ -26,6 +27,9 @@ std::string name_index(Index index, Index size) {
 }
 
 }  // namespace
+
+Block::Block() = default;
+Block::~Block() = default;
 
 Block* Block::running() { return running_block; }
 
@@ -55,14 +59,47 @@ const Runtime Block::runtime = {
           Block& block = *running_block;
           block.note_access(p, bytes, write, code, 0, block.current_->number);
         },
-    .copy_bulk = [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier,
-                    int line) { running_block->copy_bulk(shared, global, bytes, (uint64_t*)barrier, line); },
+    .copy_bulk =
+        [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier, int line) {
+          const AsyncCopy copy = {static_cast<char*>(shared), static_cast<const char*>(global), bytes, bytes, line};
+          running_block->copy_bulk(copy, nullptr, (uint64_t*)barrier, 0);
+        },
     .cluster_arrive = [](int line) { running_block->cluster_arrive(line); },
     .cluster_wait = [](int line) { running_block->cluster_wait(line); },
     .cluster_pointer = [](void* own, unsigned rank,
                           int line) { return running_block->cluster_pointer(own, rank, line); },
     .store_async = [](void* own, const unsigned* words, unsigned long long* barrier, unsigned rank,
                       int line) { running_block->store_async(own, words, (uint64_t*)barrier, rank, line); },
+    .mbarrier_fence = [](int) { running_block->mbarrier_fence(); },
+    .fence_async = [](int) { running_block->fence_async(); },
+    .mbarrier_arrive_remote =
+        [](unsigned long long* barrier, unsigned rank, int line) {
+          running_block->mbarrier_arrive_remote((uint64_t*)barrier, rank, line);
+        },
+    .copy_bulk_multicast =
+        [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier, unsigned blocks, int line) {
+          if (blocks == 0) running_block->fail("a copy to no block", line);
+          const AsyncCopy copy = {static_cast<char*>(shared), static_cast<const char*>(global), bytes, bytes, line};
+          running_block->copy_bulk(copy, nullptr, (uint64_t*)barrier, blocks);
+        },
+    .store_bulk = [](void* global, const void* shared, unsigned bytes,
+                     int line) { running_block->store_bulk(global, shared, bytes, line); },
+    .store_bulk_commit = [](int) { ++running_block->current_->store_groups; },
+    // A group that is read here is written too.
+    .store_bulk_wait = [](unsigned groups, bool, int line) { running_block->store_bulk_wait(groups, line); },
+    .prefetch_bulk = [](const void* global, unsigned bytes,
+                        int line) { running_block->prefetch_bulk(global, bytes, line); },
+    .check_tensor_map =
+        [](const void* map, int line) {
+          if (tensor_map_at(map) == nullptr) running_block->fail("there is no tensor map here", line);
+        },
+    .copy_tile =
+        [](void* shared, const void* map, const int* at, int rank, unsigned long long* barrier, unsigned blocks,
+           int line) { running_block->copy_tile(shared, map, at, rank, (uint64_t*)barrier, blocks, line); },
+    .shared_address = [](const void* p) { return running_block->shared_address(p); },
+    .named_barrier = [](WarpCall* call) { running_block->named_barrier(call); },
+    .hold = [](const float* accumulators, unsigned count,
+               int line) { running_block->hold(accumulators, count, line); },
 };
 
 // ---- a block from its start to its end ----
@@ -74,11 +111,12 @@ void Block::begin(Launch& launch, Cluster& cluster, uint64_t index) {
   launch_ = &launch;
   cluster_ = &cluster;
   index_ = index;
+  rank_ = static_cast<unsigned>(index % launch.request.cluster);
   random_ = mix(launch.seed ^ mix(index)) | 1;
   if (stacks_ == nullptr || stacks_->count() < count) stacks_ = std::make_unique<Stacks>(count);
   shared_.prepare(request.shared_bytes);
   watches_races_ = request.kernel->tells_accesses;
-  if (watches_races_) races_.begin_block(request.shared_bytes, (count + 31) / 32);
+  registers_.reset();
   mbarriers_.clear();
   bulk_copies_.clear();
   stores_.clear();
@@ -98,13 +136,33 @@ void Block::begin(Launch& launch, Cluster& cluster, uint64_t index) {
     fiber.arrived = false;
     fiber.copies.clear();
     fiber.groups.clear();
+    fiber.bulk_stores.clear();
+    fiber.store_groups = 0;
+    fiber.stores_actor = 0;
   }
   warps_.resize((count + 31) / 32);
+  for (NamedBarrier& barrier : named_barriers_) {
+    barrier.arrived = 0;
+    barrier.waiting.clear();
+    barrier.gathering = {};
+    barrier.known = nullptr;
+  }
+  warpgroup_products_.assign((count + 127) / 128, {});
+  // As the compiler allots them: all that the launch bounds leave, in eights.
+  const Kernel& kernel = *request.kernel;
+  const unsigned threads = (kernel.threads + 31) / 32 * 32 * std::max(kernel.blocks, 1u);
+  const unsigned registers = threads == 0 ? 0 : std::min(65536 / threads / 8 * 8, 256u);
+  free_registers_ = 0;
   ready_warps_ = 0;
   for (unsigned w = 0; w < warps_.size(); ++w) {
     const unsigned lanes = std::min(32u, count - 32 * w);
     warps_[w].live = warps_[w].runnable = lanes == 32 ? ~0u : (1u << lanes) - 1;
     warps_[w].meetings.clear();
+    warps_[w].products.clear();
+    warps_[w].accumulators.clear();
+    warps_[w].asked = warps_[w].committed = warps_[w].fences = warps_[w].actor = 0;
+    warps_[w].registers = registers;
+    warps_[w].wanted = warps_[w].changes = 0;
     ready_warps_ |= 1u << w;
   }
   live_ = count;
@@ -125,6 +183,8 @@ void Block::check_end() {
     launch_->report(place, "shared memory was written " + std::to_string(where < 0 ? -where : where) +
                                (where < 0 ? " bytes before its start" : " bytes behind its end"));
   }
+  if (launch_->failed()) return;
+  check_products_at_end();
   if (!bulk_copies_.empty()) {
     launch_->report(
         place, "it ended while a bulk copy was under way that began at " + launch_->quote(bulk_copies_[0].copy.line));
@@ -146,6 +206,7 @@ void Block::end_fiber() {
   check_red_zones();
   check_ended_lane(fiber);
   if (fiber.arrived) fail("ends without waiting at the barrier of its cluster, where it arrived");
+  if (!fiber.bulk_stores.empty()) fail("ends while a bulk store of it reads shared memory", fiber.bulk_stores[0].line);
   fiber.wait = Wait::ended;
   warps_[fiber.number / 32].live &= ~(1u << fiber.number % 32);
   --live_;
@@ -225,7 +286,14 @@ void Block::release_barrier() {
     if (fiber.line != line) fail("threads wait at different barriers: " + who_waits());
   }
   at_barrier_ = 0;
-  if (watches_races_) races_.barrier();
+  if (watches_races_) {
+    Gathering gathering;
+    for (const Fiber& fiber : fibers_)
+      if (fiber.wait == Wait::barrier) cluster_->races().add(gathering, actor(fiber.number));
+    const Known known = Races::finish(gathering);
+    for (const Fiber& fiber : fibers_)
+      if (fiber.wait == Wait::barrier) cluster_->races().learn(actor(fiber.number), known);
+  }
   for (Fiber& fiber : fibers_) {
     if (fiber.wait == Wait::barrier) fiber.wait = Wait::none;
   }
@@ -265,18 +333,43 @@ std::string name_threads(const std::vector<unsigned>& numbers) {
 }
 
 std::string Block::who_waits() const {
-  static constexpr const char* what[] = {
-      " can run", " at the barrier of ", " for lanes of the warp at ", " for an mbarrier at ", " for the cluster at ",
-      " ended"};
-  std::map<std::pair<Wait, int>, std::vector<unsigned>> groups;
+  static constexpr const char* what[] = {" can run",
+                                         " at the barrier of ",
+                                         " for lanes of the warp at ",
+                                         " for an mbarrier at ",
+                                         " for the cluster at ",
+                                         " at a named barrier at ",
+                                         " for registers at ",
+                                         " ended"};
+  struct Key {
+    Wait wait;
+    int line;
+    size_t awaited;
+    auto operator<=>(const Key&) const = default;
+  };
+  std::map<Key, std::vector<unsigned>> groups;
   const auto waits = [](Wait wait) { return wait != Wait::none && wait != Wait::ended; };
-  for (const Fiber& fiber : fibers_) groups[{fiber.wait, waits(fiber.wait) ? fiber.line : 0}].push_back(fiber.number);
+  for (const Fiber& fiber : fibers_) {
+    const bool names = fiber.wait == Wait::mbarrier || fiber.wait == Wait::named_barrier;
+    groups[{fiber.wait, waits(fiber.wait) ? fiber.line : 0, names ? fiber.awaited : 0}].push_back(fiber.number);
+  }
   std::string text;
   for (const auto& [key, numbers] : groups) {
     text += (text.empty() ? "" : "; ") + name_threads(numbers);
-    if (waits(key.first)) text += numbers.size() == 1 ? " waits" : " wait";
-    text += what[static_cast<int>(key.first)];
-    if (waits(key.first)) text += launch_->quote(key.second);
+    if (waits(key.wait)) text += numbers.size() == 1 ? " waits" : " wait";
+    text += what[static_cast<int>(key.wait)];
+    if (waits(key.wait)) text += launch_->quote(key.line);
+    if (key.wait == Wait::mbarrier) text += " (" + name_mbarrier(mbarriers_[key.awaited]) + ")";
+    if (key.wait == Wait::named_barrier) {
+      const NamedBarrier& barrier = named_barriers_[key.awaited];
+      text += " (barrier " + std::to_string(key.awaited) + ": " + std::to_string(barrier.arrived) + " of " +
+              std::to_string(barrier.threads) + " threads have come)";
+    }
+    if (key.wait == Wait::registers) {
+      text += " (" + std::to_string(warps_[numbers[0] / 32].wanted) + " a thread, which has " +
+              std::to_string(warps_[numbers[0] / 32].registers) + ", and the block has " +
+              std::to_string(free_registers_) + " left)";
+    }
   }
   return text;
 }

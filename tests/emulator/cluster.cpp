@@ -9,6 +9,11 @@ void Cluster::run(Launch& launch, uint64_t index) {
   while (blocks_.size() < size_) blocks_.push_back(std::make_unique<Block>());
   phase_ = 0;
   live_ = arrived_ = 0;
+  gathering_ = {};
+  if (launch.request.kernel->tells_accesses) {
+    const Index threads = launch.request.block;
+    races_.begin(size_, threads.x * threads.y * threads.z, launch.request.shared_bytes);
+  }
   for (unsigned rank = 0; rank < size_; ++rank) {
     blocks_[rank]->begin(launch, *this, index * size_ + rank);
     live_ += blocks_[rank]->live();
@@ -56,6 +61,7 @@ void Cluster::end_phase_if_complete() {
   if (live_ == 0 || arrived_ != live_) return;
   arrived_ = 0;
   ++phase_;
+  if (!gathering_.added.empty()) known_ = Races::finish(gathering_);
   for (unsigned rank = 0; rank < size_; ++rank) blocks_[rank]->release_cluster();
 }
 
@@ -66,6 +72,7 @@ void Block::cluster_arrive(int line) {
   if (fiber.arrived) fail("arrives at the barrier of its cluster again, and has not waited there since", line);
   fiber.arrived = true;
   fiber.cluster_phase = cluster_->phase();
+  if (watches_races_) cluster_->arrive_with_races(actor(fiber.number));
   cluster_->arrive();
 }
 
@@ -73,14 +80,15 @@ void Block::cluster_wait(int line) {
   Fiber& fiber = *current_;
   if (!fiber.arrived) fail("waits at the barrier of its cluster, where it has not arrived", line);
   fiber.arrived = false;
-  if (cluster_->phase() != fiber.cluster_phase) return;
-  fiber.wait = Wait::cluster;
-  fiber.line = line;
-  park();
+  if (cluster_->phase() == fiber.cluster_phase) {
+    fiber.wait = Wait::cluster;
+    fiber.line = line;
+    park();
+  }
+  if (watches_races_) cluster_->races().learn(actor(fiber.number), cluster_->known());
 }
 
 void Block::release_cluster() {
-  if (watches_races_) races_.barrier();
   for (const Fiber& fiber : fibers_)
     if (fiber.wait == Wait::cluster) make_runnable(fiber.number);
 }
@@ -104,6 +112,11 @@ void Block::store_async(void* own, const unsigned* words, uint64_t* barrier, uns
   const auto index = other.mbarrier_at(static_cast<uint64_t*>(cluster_pointer(barrier, rank, line)));
   if (!index) fail("there is no initialised mbarrier in block " + std::to_string(rank) + " of the cluster", line);
   other.stores_.push_back({to, {words[0], words[1], words[2], words[3]}, *index, line});
+  if (watches_races_) {
+    const Mbarrier& counts = other.mbarriers_[*index];
+    note_asynchronous(other, to, 16, true, current_->number, 1, Races::Actor::copies, counts.actor, counts.phase + 1,
+                      line);
+  }
   std::memset(to, poison, 16);
   if (!other.mbarriers_[*index].waiting.empty()) other.deliver_store(other.stores_.size() - 1);
 }

@@ -21,10 +21,13 @@ class Cluster {
   bool others_can_run(const Block& block) const;
 
   std::string who_waits() const;
+  Races& races() { return races_; }
 
   // The barrier of the cluster: a phase ends when all threads that have not ended have arrived.
   uint64_t phase() const { return phase_; }
+  const Known& known() const { return known_; }  // to all who wait, with races
   void arrive();
+  void arrive_with_races(uint32_t actor) { races_.add(gathering_, actor); }
   void end_thread();
 
  private:
@@ -34,6 +37,9 @@ class Cluster {
   std::vector<std::unique_ptr<Block>> blocks_;  // kept for launches with larger clusters
   uint64_t phase_ = 0;
   unsigned live_ = 0, arrived_ = 0;
+  Races races_;
+  Gathering gathering_;
+  Known known_;
 };
 
 }  // namespace fwemu

@@ -88,6 +88,62 @@ inline void store_async(void* own, const unsigned* words, Mbarrier* b, unsigned 
 inline unsigned to_tf32(unsigned bits) {  // nearest, ties away from zero; NaN and infinity stay
   return (bits & 0x7f800000) == 0x7f800000 ? bits : (bits + 0x1000) & ~0x1fffu;
 }
+inline void mbarrier_fence(int line) { runtime->mbarrier_fence(line); }
+inline void fence_async(int line) { runtime->fence_async(line); }
+inline void mbarrier_arrive_remote(Mbarrier* b, unsigned rank, int line) {
+  runtime->mbarrier_arrive_remote(b, rank, line);
+}
+inline void copy_bulk_multicast(void* shared, const void* global, unsigned bytes, Mbarrier* b, unsigned blocks,
+                                int line) {
+  runtime->copy_bulk_multicast(shared, global, bytes, b, blocks, line);
+}
+inline void store_bulk(void* global, const void* shared, unsigned bytes, int line) {
+  runtime->store_bulk(global, shared, bytes, line);
+}
+inline void store_bulk_commit(int line) { runtime->store_bulk_commit(line); }
+inline void store_bulk_wait(unsigned groups, bool read, int line) { runtime->store_bulk_wait(groups, read, line); }
+inline void prefetch_bulk(const void* global, unsigned bytes, int line) {
+  runtime->prefetch_bulk(global, bytes, line);
+}
+inline void check_tensor_map(const void* map, int line) { runtime->check_tensor_map(map, line); }
+inline void copy_tile(void* shared, const void* map, const int* at, int rank, Mbarrier* b, unsigned blocks, int line) {
+  runtime->copy_tile(shared, map, at, rank, b, blocks, line);
+}
+inline unsigned shared_address(const void* p) { return runtime->shared_address(p); }
+inline void hold(const float* accumulators, unsigned count, int line) { runtime->hold(accumulators, count, line); }
+inline void named_barrier(unsigned id, unsigned threads, bool waits, int line) {
+  WarpCall call = {warp_named_barrier, ~0u, line, static_cast<int>(id), {}, {}};
+  call.operand.barrier = {threads, waits};
+  runtime->named_barrier(&call);
+}
+inline void warp_call(WarpOperation operation, int detail, int line) {
+  WarpCall call = {operation, ~0u, line, detail, {}, {}};
+  runtime->warp(&call);
+}
+inline void set_registers(unsigned count, bool more, int line) {
+  warp_call(warp_registers, more ? static_cast<int>(count) : -static_cast<int>(count), line);
+}
+inline void wgmma_fence(int line) { warp_call(warp_wgmma_fence, 0, line); }
+inline void wgmma_commit(int line) { warp_call(warp_wgmma_commit, 0, line); }
+inline void wgmma_wait(unsigned groups, int line) { warp_call(warp_wgmma_wait, static_cast<int>(groups), line); }
+inline void wgmma(float* d, unsigned n, unsigned type, Mbarrier a_descriptor, const unsigned* a, Mbarrier b_descriptor,
+                  bool accumulate, unsigned a_major, unsigned b_major, int a_sign, int b_sign, int line) {
+  WarpCall call = {warp_wgmma, ~0u, line, 0, {}, {}};
+  call.operand.product = {d, a, a_descriptor, b_descriptor, n, static_cast<MmaType>(type),
+                          accumulate, static_cast<int>(a_major), static_cast<int>(b_major), a_sign, b_sign};
+  runtime->warp(&call);
+}
+inline bool elect(int line) {
+  WarpCall call = {warp_elect, ~0u, line, 0, {}, {}};
+  runtime->warp(&call);
+  return call.result.value != 0;
+}
+inline void store_matrices(const unsigned* registers, void* row, int count, bool transposed, int line) {
+  WarpCall call = {warp_store_matrices, ~0u, line, transposed ? -count : count, {}, {}};
+  call.operand.store.row = row;
+  for (int i = 0; i < count; ++i) call.operand.store.words[i] = registers[i];
+  runtime->warp(&call);
+}
 inline void load_matrices(unsigned* registers, const void* row, int count, bool transposed, int line) {
   WarpCall call = {warp_matrices, ~0u, line, transposed ? -count : count, {}, {}};
   call.operand.row = row;
@@ -127,6 +183,11 @@ template <class A>
 constexpr unsigned long long argument_bytes(void (*)(A)) {
   return sizeof(A);
 }
+// What __launch_bounds__ says of a kernel.
+struct Bounds {
+  unsigned threads, blocks;
+};
+constexpr Bounds bounds(unsigned threads = 0, unsigned blocks = 1, unsigned = 0) { return {threads, blocks}; }
 
 }  // namespace fwemu
 

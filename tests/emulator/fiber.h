@@ -23,6 +23,12 @@ class Stacks {
   Stacks& operator=(const Stacks&) = delete;
 
   unsigned count() const { return count_; }
+  size_t bytes() const { return count_ * stack_bytes; }
+  // Where the address lies in the stacks, if it does.
+  bool find(const void* address, size_t& offset) const {
+    offset = static_cast<size_t>(static_cast<const char*>(address) - memory_);
+    return offset < bytes();
+  }
   char* top(unsigned index) const { return memory_ + (index + 1) * stack_bytes - index % 32 * 192; }
   // Whether the address is in a page below one of the stacks.
   bool overflowed(const void* address) const;

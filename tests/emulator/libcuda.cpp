@@ -20,6 +20,7 @@
 #include "emulator/launch.h"
 #include "emulator/memory.h"
 #include "emulator/module.h"
+#include "emulator/tensor_map.h"
 
 using namespace fusewright::cuda;
 
@@ -340,6 +341,17 @@ FWEMU_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction 
     }
   }
   return start(function, *config, cluster, parameters, extra);
+}
+
+// ---- tensor maps ----
+
+FWEMU_EXPORT CUresult cuTensorMapEncodeTiled(void* map, uint32_t type, uint32_t rank, void* address,
+                                             const uint64_t* dimensions, const uint64_t* strides, const uint32_t* box,
+                                             const uint32_t* element_strides, uint32_t interleave, uint32_t swizzle,
+                                             uint32_t l2_promotion, uint32_t fill) {
+  std::string problem = fwemu::encode_tensor_map(map, {type, rank, address, dimensions, strides, box, element_strides,
+                                                       interleave, swizzle, l2_promotion, fill});
+  return problem.empty() ? CUDA_SUCCESS : explain(invalid_value, "cuTensorMapEncodeTiled: " + problem);
 }
 
 // ---- beside the driver's: memory for tests, that ends at a page nobody may touch ----

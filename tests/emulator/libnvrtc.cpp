@@ -31,23 +31,31 @@ bool watches_races() {
   return value != nullptr && *value != 0 && *value != '0';
 }
 
-// The names of the kernels: every `extern "C" __global__ void` is followed by one, perhaps behind launch bounds.
-std::vector<std::string> find_kernels(const std::string& text) {
+struct FoundKernel {
+  std::string name, bounds;  // what stands between the parentheses of __launch_bounds__
+};
+
+// Every `extern "C" __global__ void` is followed by the name of a kernel, perhaps behind launch bounds.
+std::vector<FoundKernel> find_kernels(const std::string& text) {
   constexpr std::string_view head = "extern \"C\" __global__ void";  // no static: kernels are compiled until the end
-  std::vector<std::string> names;
+  std::vector<FoundKernel> kernels;
   for (size_t at = text.find(head); at != std::string::npos; at = text.find(head, at)) {
     at += head.size();
     const auto skip_space = [&] { at = std::min(text.find_first_not_of(" \n\t", at), text.size()); };
     skip_space();
+    std::string bounds;
     if (text.compare(at, 17, "__launch_bounds__") == 0) {
-      at = std::min(text.find(')', at), text.size() - 1) + 1;
+      const size_t open = std::min(text.find('(', at), text.size() - 1) + 1;
+      at = open;
+      for (int depth = 1; at < text.size() && depth != 0; ++at) depth += text[at] == '(' ? 1 : text[at] == ')' ? -1 : 0;
+      bounds = text.substr(open, at - open - 1);
       skip_space();
     }
     size_t end = at;
     while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) ++end;
-    names.push_back(text.substr(at, end - at));
+    kernels.push_back({text.substr(at, end - at), bounds});
   }
-  return names;
+  return kernels;
 }
 
 // FW_EMULATOR and __CUDACC__ choose the branches; the compiler counts lines as NVRTC would.
@@ -57,10 +65,11 @@ std::string full_text(const _nvrtcProgram& program, const std::string& architect
   text += "#define __CUDA_ARCH__ " + architecture + "0\n" + fwemu::preamble();
   text += "#line 1 \"" + program.name + "\"\n" + program.source + "\n#line 1 \"trampolines\"\n";
   const std::string visible = "extern \"C\" __attribute__((visibility(\"default\"))) ";
-  for (const std::string& name : find_kernels(program.source)) {
+  for (const auto& [name, bounds] : find_kernels(program.source)) {
     text += "static void fwemu_call_" + name + "(const void* p) { fwemu::call_kernel(" + name + ", p); }\n";
     text += visible + "const fwemu::Kernel fwemu_kernel_" + name + ";\nconst fwemu::Kernel fwemu_kernel_" + name +
-            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + "), " + (races ? "true" : "false") + "};\n";
+            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + "), " + (races ? "true" : "false") + ", fwemu::bounds(" + bounds +
+            ").threads, fwemu::bounds(" + bounds + ").blocks};\n";
   }
   text += visible +
           "__attribute__((no_sanitize(\"thread\"))) void fwemu_bind(const fwemu::Runtime* runtime) { fwemu::runtime = "

@@ -256,7 +256,7 @@ void Block::fail_for_fault() {
   if (fault.signal == SIGFPE) fail("an integer was divided by zero", line);
   if (fault.signal == SIGILL) fail("an instruction that this processor does not have", line);
   if (stacks_->overflowed(fault.address)) fail("the stack of a thread is full", line);
-  const std::string access = current_->copying ? "an asynchronous copy reads" : "an access to";
+  const std::string access = current_->copying ? "an asynchronous copy reaches" : "an access to";
   if (shared_.surrounds(fault.address)) {
     const auto offset = static_cast<const char*>(fault.address) - shared_.data();
     fail(access + " byte " + std::to_string(offset) + " of " + std::to_string(shared_.size()) +

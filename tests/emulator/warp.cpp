@@ -1,15 +1,18 @@
 // Operations of a warp: lanes leave their operands and wait; the last one to arrive computes for all.
 #include <bit>
-#include <cmath>
-#include <cstring>
 
 #include "emulator/block.h"
+#include "emulator/cluster.h"
+#include "emulator/register_marks.h"
 
 namespace fwemu {
 namespace {
 
 const char* operation_name(WarpOperation operation) {
-  static constexpr const char* names[] = {"warp barrier", "shuffle", "ballot", "load of matrices", "mma"};
+  static constexpr const char* names[] = {"warp barrier",  "shuffle",         "ballot",           "elect",
+                                          "load of matrices", "store of matrices", "mma",           "named barrier",
+                                          "change of registers", "wgmma",      "wgmma_fence",      "wgmma_commit",
+                                          "wgmma_wait"};
   return names[operation];
 }
 
@@ -27,29 +30,14 @@ std::string name_lanes(unsigned first, unsigned mask) {
   return name_threads(numbers);
 }
 
-double half_value(unsigned bits) {
-  const int exponent = static_cast<int>(bits >> 10 & 31), mantissa = static_cast<int>(bits & 1023);
-  const double magnitude = exponent == 31  ? (mantissa != 0 ? NAN : INFINITY)
-                           : exponent == 0 ? std::ldexp(mantissa, -24)
-                                           : std::ldexp(1024 + mantissa, exponent - 25);
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
-double element(unsigned word, int part, MmaType type) {
-  const unsigned bits = part == 0 ? word & 0xffff : word >> 16;
-  switch (type) {
-    case f16:
-      return half_value(bits);
-    case bf16:
-      return std::bit_cast<float>(bits << 16);
-    default:
-      return std::bit_cast<float>(word & ~0x1fffu);  // the hardware does not look at the low bits
-  }
-}
-
 }  // namespace
 
 void Block::warp(WarpCall* call) {
+  meet(call);
+  if (call->operation == warp_registers) wait_for_registers(call->line);
+}
+
+void Block::meet(WarpCall* call) {
   Fiber& fiber = *current_;
   Warp& warp = warps_[fiber.number / 32];
   const unsigned lane = fiber.number % 32, bit = 1u << lane, first = fiber.number - lane;
@@ -104,14 +92,44 @@ void Block::warp(WarpCall* call) {
 }
 
 void Block::complete(Warp& warp, const Meeting& meeting) {
+  const auto index = static_cast<unsigned>(&warp - warps_.data());
   switch (meeting.operation) {
-    case warp_sync:
-      if (watches_races_ && meeting.mask == ~0u) races_.warp_barrier(current_->number / 32);
+    case warp_sync: {
+      if (!watches_races_) return;
+      Gathering gathering;
+      for (unsigned lane = 0; lane < 32; ++lane)
+        if ((meeting.mask >> lane & 1) != 0) cluster_->races().add(gathering, actor(32 * index + lane));
+      const Known known = Races::finish(gathering);
+      for (unsigned lane = 0; lane < 32; ++lane)
+        if ((meeting.mask >> lane & 1) != 0) cluster_->races().learn(actor(32 * index + lane), known);
       return;
+    }
     case warp_mma:
       return multiply(warp, static_cast<MmaType>(meeting.detail));
     case warp_matrices:
       return load_matrices(warp, std::abs(meeting.detail), meeting.detail < 0);
+    case warp_store_matrices:
+      return store_matrices(warp, std::abs(meeting.detail), meeting.detail < 0);
+    case warp_named_barrier:
+      return arrive_named(warp, index, meeting.detail, meeting.line);
+    case warp_registers:
+      return set_registers(warp, index, meeting.detail, meeting.line);
+    case warp_wgmma:
+      return ask_for_product(warp, index, meeting.line);
+    case warp_wgmma_fence:
+      ++warp.fences;
+      if (watches_races_ && registers_ == nullptr) registers_ = std::make_unique<RegisterMarks>(*stacks_);
+      return;
+    case warp_wgmma_commit:
+      ++warp.committed;
+      return;
+    case warp_wgmma_wait:
+      return wgmma_wait(warp, index, static_cast<unsigned>(meeting.detail));
+    case warp_elect: {
+      const unsigned chosen = random() % 32;
+      for (unsigned lane = 0; lane < 32; ++lane) warp.calls[lane]->result.value = lane == chosen;
+      return;
+    }
     case warp_ballot: {
       unsigned set = 0;
       for (unsigned lane = 0; lane < 32; ++lane) {
@@ -145,50 +163,6 @@ void Block::check_ended_lane(const Fiber& fiber) {
     fail("ended while " + name_lanes(fiber.number - lane, open.arrived) + " waited for it in a " +
              operation_name(open.operation) + " with the mask " + hexadecimal(open.mask) + " at this line",
          open.line);
-  }
-}
-
-// The maps of lanes to elements are those of the PTX manual; cuda_device.h states them above fw::mma.
-void Block::multiply(Warp& warp, MmaType type) {
-  double a[16][16], b[16][8];
-  const int depth = type == tf32 ? 8 : 16, parts = type == tf32 ? 1 : 2;
-  for (int lane = 0; lane < 32; ++lane) {
-    const auto& tile = warp.calls[lane]->operand.tile;
-    const int g = lane / 4, t = lane % 4;
-    for (int part = 0; part < parts; ++part) {
-      for (int i = 0; i < 4; ++i) {
-        a[g + i % 2 * 8][parts * t + part + i / 2 * depth / 2] = element(tile.a[i], part, type);
-      }
-      for (int i = 0; i < 2; ++i) b[parts * t + part + i * depth / 2][g] = element(tile.b[i], part, type);
-    }
-  }
-  for (int lane = 0; lane < 32; ++lane) {
-    WarpCall& call = *warp.calls[lane];
-    for (int i = 0; i < 4; ++i) {
-      const int row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-      double sum = call.operand.tile.c[i];
-      for (int k = 0; k < depth; ++k) sum += a[row][k] * b[k][column];
-      call.result.c[i] = static_cast<float>(sum);
-    }
-  }
-}
-
-void Block::load_matrices(Warp& warp, int count, bool transposed) {
-  for (int i = 0; i < count; ++i) {
-    uint16_t matrix[8][8];
-    for (int row = 0; row < 8; ++row) {
-      const WarpCall& call = *warp.calls[8 * i + row];
-      check_shared(call.operand.row, 16, 16, call.line);
-      const unsigned first = current_->number / 32 * 32;
-      if (watches_races_) note_access(call.operand.row, 16, false, nullptr, call.line, first + 8 * i + row);
-      std::memcpy(matrix[row], call.operand.row, 16);
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-      const int line = lane / 4, first = lane % 4 * 2;
-      const unsigned low = transposed ? matrix[first][line] : matrix[line][first];
-      const unsigned high = transposed ? matrix[first + 1][line] : matrix[line][first + 1];
-      warp.calls[lane]->result.words[i] = low | high << 16;
-    }
   }
 }
 

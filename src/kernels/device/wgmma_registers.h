@@ -1,0 +1,108 @@
+// Lists of registers that the PTX of wgmma needs as text: tensor_core.h chooses from them by the width n.
+//
+// FW_WGMMA_NAMES_n     the names of the n / 2 accumulators in the text
+// FW_WGMMA_VALUES_n    the accumulators as operands
+// FW_WGMMA_NUMBERS_n   the names of the 9 operands that follow them
+#ifndef FW_KERNELS_DEVICE_WGMMA_REGISTERS_H
+#define FW_KERNELS_DEVICE_WGMMA_REGISTERS_H
+#ifndef FW_EMULATOR
+#define FW_WGMMA_FOUR(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define FW_WGMMA_NAMES_8 "%0, %1, %2, %3"
+#define FW_WGMMA_NAMES_16 FW_WGMMA_NAMES_8 ", %4, %5, %6, %7"
+#define FW_WGMMA_NAMES_24 FW_WGMMA_NAMES_16 ", %8, %9, %10, %11"
+#define FW_WGMMA_NAMES_32 FW_WGMMA_NAMES_24 ", %12, %13, %14, %15"
+#define FW_WGMMA_NAMES_40 FW_WGMMA_NAMES_32 ", %16, %17, %18, %19"
+#define FW_WGMMA_NAMES_48 FW_WGMMA_NAMES_40 ", %20, %21, %22, %23"
+#define FW_WGMMA_NAMES_56 FW_WGMMA_NAMES_48 ", %24, %25, %26, %27"
+#define FW_WGMMA_NAMES_64 FW_WGMMA_NAMES_56 ", %28, %29, %30, %31"
+#define FW_WGMMA_NAMES_72 FW_WGMMA_NAMES_64 ", %32, %33, %34, %35"
+#define FW_WGMMA_NAMES_80 FW_WGMMA_NAMES_72 ", %36, %37, %38, %39"
+#define FW_WGMMA_NAMES_88 FW_WGMMA_NAMES_80 ", %40, %41, %42, %43"
+#define FW_WGMMA_NAMES_96 FW_WGMMA_NAMES_88 ", %44, %45, %46, %47"
+#define FW_WGMMA_NAMES_104 FW_WGMMA_NAMES_96 ", %48, %49, %50, %51"
+#define FW_WGMMA_NAMES_112 FW_WGMMA_NAMES_104 ", %52, %53, %54, %55"
+#define FW_WGMMA_NAMES_120 FW_WGMMA_NAMES_112 ", %56, %57, %58, %59"
+#define FW_WGMMA_NAMES_128 FW_WGMMA_NAMES_120 ", %60, %61, %62, %63"
+#define FW_WGMMA_NAMES_136 FW_WGMMA_NAMES_128 ", %64, %65, %66, %67"
+#define FW_WGMMA_NAMES_144 FW_WGMMA_NAMES_136 ", %68, %69, %70, %71"
+#define FW_WGMMA_NAMES_152 FW_WGMMA_NAMES_144 ", %72, %73, %74, %75"
+#define FW_WGMMA_NAMES_160 FW_WGMMA_NAMES_152 ", %76, %77, %78, %79"
+#define FW_WGMMA_NAMES_168 FW_WGMMA_NAMES_160 ", %80, %81, %82, %83"
+#define FW_WGMMA_NAMES_176 FW_WGMMA_NAMES_168 ", %84, %85, %86, %87"
+#define FW_WGMMA_NAMES_184 FW_WGMMA_NAMES_176 ", %88, %89, %90, %91"
+#define FW_WGMMA_NAMES_192 FW_WGMMA_NAMES_184 ", %92, %93, %94, %95"
+#define FW_WGMMA_NAMES_200 FW_WGMMA_NAMES_192 ", %96, %97, %98, %99"
+#define FW_WGMMA_NAMES_208 FW_WGMMA_NAMES_200 ", %100, %101, %102, %103"
+#define FW_WGMMA_NAMES_216 FW_WGMMA_NAMES_208 ", %104, %105, %106, %107"
+#define FW_WGMMA_NAMES_224 FW_WGMMA_NAMES_216 ", %108, %109, %110, %111"
+#define FW_WGMMA_NAMES_232 FW_WGMMA_NAMES_224 ", %112, %113, %114, %115"
+#define FW_WGMMA_NAMES_240 FW_WGMMA_NAMES_232 ", %116, %117, %118, %119"
+#define FW_WGMMA_NAMES_248 FW_WGMMA_NAMES_240 ", %120, %121, %122, %123"
+#define FW_WGMMA_NAMES_256 FW_WGMMA_NAMES_248 ", %124, %125, %126, %127"
+#define FW_WGMMA_VALUES_8 FW_WGMMA_FOUR(0)
+#define FW_WGMMA_VALUES_16 FW_WGMMA_VALUES_8, FW_WGMMA_FOUR(4)
+#define FW_WGMMA_VALUES_24 FW_WGMMA_VALUES_16, FW_WGMMA_FOUR(8)
+#define FW_WGMMA_VALUES_32 FW_WGMMA_VALUES_24, FW_WGMMA_FOUR(12)
+#define FW_WGMMA_VALUES_40 FW_WGMMA_VALUES_32, FW_WGMMA_FOUR(16)
+#define FW_WGMMA_VALUES_48 FW_WGMMA_VALUES_40, FW_WGMMA_FOUR(20)
+#define FW_WGMMA_VALUES_56 FW_WGMMA_VALUES_48, FW_WGMMA_FOUR(24)
+#define FW_WGMMA_VALUES_64 FW_WGMMA_VALUES_56, FW_WGMMA_FOUR(28)
+#define FW_WGMMA_VALUES_72 FW_WGMMA_VALUES_64, FW_WGMMA_FOUR(32)
+#define FW_WGMMA_VALUES_80 FW_WGMMA_VALUES_72, FW_WGMMA_FOUR(36)
+#define FW_WGMMA_VALUES_88 FW_WGMMA_VALUES_80, FW_WGMMA_FOUR(40)
+#define FW_WGMMA_VALUES_96 FW_WGMMA_VALUES_88, FW_WGMMA_FOUR(44)
+#define FW_WGMMA_VALUES_104 FW_WGMMA_VALUES_96, FW_WGMMA_FOUR(48)
+#define FW_WGMMA_VALUES_112 FW_WGMMA_VALUES_104, FW_WGMMA_FOUR(52)
+#define FW_WGMMA_VALUES_120 FW_WGMMA_VALUES_112, FW_WGMMA_FOUR(56)
+#define FW_WGMMA_VALUES_128 FW_WGMMA_VALUES_120, FW_WGMMA_FOUR(60)
+#define FW_WGMMA_VALUES_136 FW_WGMMA_VALUES_128, FW_WGMMA_FOUR(64)
+#define FW_WGMMA_VALUES_144 FW_WGMMA_VALUES_136, FW_WGMMA_FOUR(68)
+#define FW_WGMMA_VALUES_152 FW_WGMMA_VALUES_144, FW_WGMMA_FOUR(72)
+#define FW_WGMMA_VALUES_160 FW_WGMMA_VALUES_152, FW_WGMMA_FOUR(76)
+#define FW_WGMMA_VALUES_168 FW_WGMMA_VALUES_160, FW_WGMMA_FOUR(80)
+#define FW_WGMMA_VALUES_176 FW_WGMMA_VALUES_168, FW_WGMMA_FOUR(84)
+#define FW_WGMMA_VALUES_184 FW_WGMMA_VALUES_176, FW_WGMMA_FOUR(88)
+#define FW_WGMMA_VALUES_192 FW_WGMMA_VALUES_184, FW_WGMMA_FOUR(92)
+#define FW_WGMMA_VALUES_200 FW_WGMMA_VALUES_192, FW_WGMMA_FOUR(96)
+#define FW_WGMMA_VALUES_208 FW_WGMMA_VALUES_200, FW_WGMMA_FOUR(100)
+#define FW_WGMMA_VALUES_216 FW_WGMMA_VALUES_208, FW_WGMMA_FOUR(104)
+#define FW_WGMMA_VALUES_224 FW_WGMMA_VALUES_216, FW_WGMMA_FOUR(108)
+#define FW_WGMMA_VALUES_232 FW_WGMMA_VALUES_224, FW_WGMMA_FOUR(112)
+#define FW_WGMMA_VALUES_240 FW_WGMMA_VALUES_232, FW_WGMMA_FOUR(116)
+#define FW_WGMMA_VALUES_248 FW_WGMMA_VALUES_240, FW_WGMMA_FOUR(120)
+#define FW_WGMMA_VALUES_256 FW_WGMMA_VALUES_248, FW_WGMMA_FOUR(124)
+#define FW_WGMMA_NUMBERS_8 "%4", "%5", "%6", "%7", "%8", "%9", "%10", "%11", "%12"
+#define FW_WGMMA_NUMBERS_16 "%8", "%9", "%10", "%11", "%12", "%13", "%14", "%15", "%16"
+#define FW_WGMMA_NUMBERS_24 "%12", "%13", "%14", "%15", "%16", "%17", "%18", "%19", "%20"
+#define FW_WGMMA_NUMBERS_32 "%16", "%17", "%18", "%19", "%20", "%21", "%22", "%23", "%24"
+#define FW_WGMMA_NUMBERS_40 "%20", "%21", "%22", "%23", "%24", "%25", "%26", "%27", "%28"
+#define FW_WGMMA_NUMBERS_48 "%24", "%25", "%26", "%27", "%28", "%29", "%30", "%31", "%32"
+#define FW_WGMMA_NUMBERS_56 "%28", "%29", "%30", "%31", "%32", "%33", "%34", "%35", "%36"
+#define FW_WGMMA_NUMBERS_64 "%32", "%33", "%34", "%35", "%36", "%37", "%38", "%39", "%40"
+#define FW_WGMMA_NUMBERS_72 "%36", "%37", "%38", "%39", "%40", "%41", "%42", "%43", "%44"
+#define FW_WGMMA_NUMBERS_80 "%40", "%41", "%42", "%43", "%44", "%45", "%46", "%47", "%48"
+#define FW_WGMMA_NUMBERS_88 "%44", "%45", "%46", "%47", "%48", "%49", "%50", "%51", "%52"
+#define FW_WGMMA_NUMBERS_96 "%48", "%49", "%50", "%51", "%52", "%53", "%54", "%55", "%56"
+#define FW_WGMMA_NUMBERS_104 "%52", "%53", "%54", "%55", "%56", "%57", "%58", "%59", "%60"
+#define FW_WGMMA_NUMBERS_112 "%56", "%57", "%58", "%59", "%60", "%61", "%62", "%63", "%64"
+#define FW_WGMMA_NUMBERS_120 "%60", "%61", "%62", "%63", "%64", "%65", "%66", "%67", "%68"
+#define FW_WGMMA_NUMBERS_128 "%64", "%65", "%66", "%67", "%68", "%69", "%70", "%71", "%72"
+#define FW_WGMMA_NUMBERS_136 "%68", "%69", "%70", "%71", "%72", "%73", "%74", "%75", "%76"
+#define FW_WGMMA_NUMBERS_144 "%72", "%73", "%74", "%75", "%76", "%77", "%78", "%79", "%80"
+#define FW_WGMMA_NUMBERS_152 "%76", "%77", "%78", "%79", "%80", "%81", "%82", "%83", "%84"
+#define FW_WGMMA_NUMBERS_160 "%80", "%81", "%82", "%83", "%84", "%85", "%86", "%87", "%88"
+#define FW_WGMMA_NUMBERS_168 "%84", "%85", "%86", "%87", "%88", "%89", "%90", "%91", "%92"
+#define FW_WGMMA_NUMBERS_176 "%88", "%89", "%90", "%91", "%92", "%93", "%94", "%95", "%96"
+#define FW_WGMMA_NUMBERS_184 "%92", "%93", "%94", "%95", "%96", "%97", "%98", "%99", "%100"
+#define FW_WGMMA_NUMBERS_192 "%96", "%97", "%98", "%99", "%100", "%101", "%102", "%103", "%104"
+#define FW_WGMMA_NUMBERS_200 "%100", "%101", "%102", "%103", "%104", "%105", "%106", "%107", "%108"
+#define FW_WGMMA_NUMBERS_208 "%104", "%105", "%106", "%107", "%108", "%109", "%110", "%111", "%112"
+#define FW_WGMMA_NUMBERS_216 "%108", "%109", "%110", "%111", "%112", "%113", "%114", "%115", "%116"
+#define FW_WGMMA_NUMBERS_224 "%112", "%113", "%114", "%115", "%116", "%117", "%118", "%119", "%120"
+#define FW_WGMMA_NUMBERS_232 "%116", "%117", "%118", "%119", "%120", "%121", "%122", "%123", "%124"
+#define FW_WGMMA_NUMBERS_240 "%120", "%121", "%122", "%123", "%124", "%125", "%126", "%127", "%128"
+#define FW_WGMMA_NUMBERS_248 "%124", "%125", "%126", "%127", "%128", "%129", "%130", "%131", "%132"
+#define FW_WGMMA_NUMBERS_256 "%128", "%129", "%130", "%131", "%132", "%133", "%134", "%135", "%136"
+
+#endif
+#endif  // FW_KERNELS_DEVICE_WGMMA_REGISTERS_H
