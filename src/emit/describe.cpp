@@ -6,7 +6,7 @@ namespace fusewright {
 namespace {
 
 DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& report, const Kernel& kernel,
-                                const CudaLauncher* launcher) {
+                                const Launcher& launcher) {
   const Graph& graph = plan.graph();
   const KernelCode& code = *report.code;
   DescribedKernel result;
@@ -21,15 +21,12 @@ DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& repo
   for (const KernelCode::Operand& operand : code.operands) result.operands.push_back({operand.value, operand.store});
   for (const Axis& axis : code.axes) result.sizes.push_back(axis.size.str());
   for (Value v : code.numbers) result.numbers.push_back(number_of(graph, v));
-  if (launcher == nullptr) {
-    result.texts.push_back(code.text);
-    return result;
-  }
-  for (const CudaLauncher::Emitted& variant : launcher->emitted()) {
+  for (const Launcher::Emitted& variant : launcher.emitted()) {
     auto text = std::find(result.texts.begin(), result.texts.end(), variant.text);
     const auto place = static_cast<size_t>(text - result.texts.begin());
     if (text == result.texts.end()) result.texts.push_back(variant.text);
-    result.variants.push_back({variant.fields, variant.defines, place, variant.entries, variant.wide, variant.tiled});
+    if (variant.fields.empty()) continue;
+    result.variants.push_back({variant.fields, variant.defines, place, variant.label, variant.entries});
   }
   return result;
 }
@@ -47,7 +44,7 @@ DescribedPlan describe(const Plan& plan, const Fusion& fusion) {
     result.steps.push_back({step.library ? step.call : -1, step.kernel, step.release});
     if (step.library) continue;
     const Kernel& kernel = fusion.groups[s].kernel;
-    result.kernels.push_back(describe_kernel(plan, reports[step.kernel], kernel, plan.cuda_launcher(step.kernel)));
+    result.kernels.push_back(describe_kernel(plan, reports[step.kernel], kernel, plan.launcher(step.kernel)));
     for (const Size& size : rows_to_count_in(kernel)) result.positive.push_back(size.str());
   }
   return result;

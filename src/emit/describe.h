@@ -22,10 +22,10 @@ struct DescribedKernel {
     std::string fields;   // as CudaRules::Variant is written
     std::string defines;  // in front of the text
     size_t text;
+    std::string label;  // tells its text from the others
     std::vector<std::string> entries;
-    bool wide, tiled;
   };
-  std::vector<Variant> variants;  // of a CUDA kernel; the first are what the rule takes for the sizes at capture
+  std::vector<Variant> variants;  // the first are what the rule takes for the sizes at capture
   struct Operand {
     Value value;
     bool store;

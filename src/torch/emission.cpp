@@ -31,7 +31,7 @@ py::dict row_of(const DescribedKernel& kernel) {
   py::list variants, operands, numbers;
   for (const DescribedKernel::Variant& v : kernel.variants)
     variants.append(py::dict(py::arg("fields") = v.fields, py::arg("defines") = v.defines, py::arg("text") = v.text,
-                             py::arg("entries") = v.entries, py::arg("wide") = v.wide, py::arg("tiled") = v.tiled));
+                             py::arg("label") = v.label, py::arg("entries") = v.entries));
   for (const DescribedKernel::Operand& o : kernel.operands) operands.append(py::make_tuple(o.value, o.store));
   for (const KernelNumber& n : kernel.numbers) {
     using Source = KernelNumber::Source;

@@ -40,15 +40,13 @@ class Compiled {
     for (std::string& source : backward_.sources(options_.device)) result.push_back(std::move(source));
     return result;
   }
-  void attach(const std::vector<std::shared_ptr<cuda::Module>>& modules) {
-    const auto split = modules.begin() + static_cast<long>(forward_sources_);
-    forward_.attach({modules.begin(), split}, options_.device);
-    backward_.attach({split, modules.end()}, options_.device);
-  }
-  void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries) {
-    const auto split = libraries.begin() + static_cast<long>(forward_.kernels().size());
-    forward_.attach({libraries.begin(), split});
-    backward_.attach({split, libraries.end()});
+  // `compiled`: modules for a GPU, libraries for the CPU.
+  template <class Compiled>
+  void attach(const std::vector<Compiled>& compiled) {
+    const auto split =
+        compiled.begin() + static_cast<long>(options_.cuda ? forward_sources_ : forward_.kernels().size());
+    forward_.attach({compiled.begin(), split}, options_.device);
+    backward_.attach({split, compiled.end()}, options_.device);
   }
 
  private:

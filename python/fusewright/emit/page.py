@@ -45,8 +45,7 @@ def _constants(kernel: Kernel) -> list[str]:
     """The names under which a kernel's texts stand in the file."""
     endings = [""] * len(kernel.described["texts"])
     for variant in kernel.described["variants"]:
-        walking = "ITEMS 0\n" in variant["defines"]
-        endings[variant["text"]] = "_TILED" if variant["tiled"] else "_WALKING" if walking else ""
+        endings[variant["text"]] = f"_{variant['label'].upper()}" if variant["label"] else ""
     return [f"_{kernel.name.upper()}{ending}" for ending in endings]
 
 

@@ -130,7 +130,7 @@ std::vector<CudaLauncher::First> CudaLauncher::first_kernels(Call c) const {
   return result;
 }
 
-std::vector<CudaLauncher::Emitted> CudaLauncher::emitted() const {
+std::vector<Launcher::Emitted> CudaLauncher::emitted() const {
   std::vector<Variant> all;
   auto add = [&](const Variant& variant) {
     if (std::find(all.begin(), all.end(), variant) == all.end()) all.push_back(variant);
@@ -159,7 +159,8 @@ std::vector<CudaLauncher::Emitted> CudaLauncher::emitted() const {
                                : "{" + std::to_string(v.tiling.operands) + ", " + std::to_string(v.tiling.across) + "}";
     const std::string fields = "{" + std::to_string(v.vector) + ", " + std::to_string(v.items) + ", " +
                                (v.wide ? "true" : "false") + ", " + tiling + ", " + std::to_string(v.row) + "}";
-    result.push_back({fields, defines(v), text(v), entries(v), v.wide, v.tiling.operands != 0});
+    const char* label = v.tiling.operands != 0 ? "tiled" : v.items == 0 ? "walking" : "";
+    result.push_back({fields, defines(v), text(v), label, entries(v)});
   }
   return result;
 }
@@ -224,16 +225,17 @@ std::vector<std::string> CudaLauncher::sources(int device) const {
   return result;
 }
 
-void CudaLauncher::attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device) {
+void CudaLauncher::attach(const std::vector<CompiledSource>& compiled, int device) {
   const cuda::Architecture architecture = loaded_->architecture = cuda::device(device).architecture;
   const std::vector<First> first = first_kernels(device);
   const bool clusters = cuda::largest_cluster(device) > 1;
   for (size_t i = 0; i < first.size(); ++i) {
-    for (const std::string& entry : entries(first[i])) modules[i]->kernel(entry, device);
+    const auto& module = std::get<std::shared_ptr<cuda::Module>>(compiled.at(i));
+    for (const std::string& entry : entries(first[i])) module->kernel(entry, device);
     if (first[i].part == Part::all)
-      loaded_->modules[first[i].variant] = std::move(modules[i]);
+      loaded_->modules[first[i].variant] = module;
     else
-      loaded_->parts[{first[i].variant, first[i].part}] = std::move(modules[i]);
+      loaded_->parts[{first[i].variant, first[i].part}] = module;
   }
   for (const Variant& variant : variants_) {
     if (std::find(first.begin(), first.end(), First{variant, Part::all}) != first.end()) continue;

@@ -18,6 +18,7 @@
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/tuner.h"
 #include "runtime/plan/geometry.h"
+#include "runtime/plan/launcher.h"
 
 namespace fusewright {
 
@@ -28,7 +29,7 @@ void set_candidate_hook(CandidateHook hook);
 // Puts a generated CUDA kernel on the host's stream: chooses the variant and the shape of the launch for the tensors
 // of the call. By rules that depend on sizes alone; or by timing the candidates, once for tensors of about these sizes.
 // Results may differ in their last bits between choices, never between calls with one choice.
-class CudaLauncher : CudaRules {
+class CudaLauncher : public Launcher, CudaRules {
  public:
   // `orders`: how each value lies in memory, as far as the graph knows.
   CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
@@ -37,24 +38,15 @@ class CudaLauncher : CudaRules {
   // The sources of what tensors of the sizes at capture take, and their modules in the same order. The
   // other variants, which tensors of other sizes take and the tuner tries, are compiled in the background. All are
   // loaded on the device when they are there: nothing should be loaded later, while a CUDA graph is being captured.
-  std::vector<std::string> sources(int device) const;
-  void attach(std::vector<std::shared_ptr<cuda::Module>> modules, int device);
-  bool complete() const;  // all variants are there; nothing is timed before
+  std::vector<std::string> sources(int device) const override;
+  void attach(const std::vector<CompiledSource>& compiled, int device) override;
+  bool complete() const override;  // all variants are there; nothing is timed before
 
-  // The variants that a file holds which runs the kernel by rule, on devices that are not known: what the rule takes
-  // for the sizes at capture, and what serves all others.
-  struct Emitted {
-    std::string fields;         // as CudaRules::Variant is written
-    std::string defines, text;  // which stands behind the prelude
-    std::vector<std::string> entries;
-    bool wide, tiled;
-  };
-  std::vector<Emitted> emitted() const;
+  // What the rule takes for the sizes at capture, and what serves all others.
+  std::vector<Emitted> emitted() const override;
 
-  // Without a `progress` nothing is timed: the rules choose. `follows`: what was put on the stream last is a generated
-  // kernel, whose end may overlap with the start of this one.
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-           const std::vector<double>& scalars, TuningProgress* progress = nullptr, bool follows = false) const;
+           const std::vector<double>& scalars, TuningProgress* progress, bool follows) const override;
 
  private:
   struct Prepared;

@@ -1,6 +1,8 @@
 #include "runtime/plan/executable.h"
 
 #include "runtime/compiler/native_compiler.h"
+#include "runtime/cuda/cuda.h"
+#include "runtime/cuda/tuner.h"
 
 namespace fusewright {
 
@@ -22,15 +24,16 @@ std::shared_ptr<const Executable> Executable::compile(const Graph& graph, std::v
     result->backward_ = Plan(program.backward, program.backward_fusion, options.cuda, tune, true);
     for (std::string& source : result->backward_.sources(options.device)) sources.push_back(std::move(source));
   }
+  std::vector<CompiledSource> compiled;
   if (options.cuda) {
-    auto modules = cuda::compile(sources, cuda::device(options.device).architecture);
-    result->forward_.attach({modules.begin(), modules.begin() + forward_kernels}, options.device);
-    result->backward_.attach({modules.begin() + forward_kernels, modules.end()}, options.device);
+    for (auto& module : cuda::compile(sources, cuda::device(options.device).architecture))
+      compiled.emplace_back(std::move(module));
   } else {
-    auto libraries = NativeCompiler::instance().compile(sources);
-    result->forward_.attach({libraries.begin(), libraries.begin() + forward_kernels});
-    result->backward_.attach({libraries.begin() + forward_kernels, libraries.end()});
+    for (auto& library : NativeCompiler::instance().compile(sources)) compiled.emplace_back(std::move(library));
   }
+  const auto forward_end = compiled.begin() + forward_kernels;
+  result->forward_.attach({compiled.begin(), forward_end}, options.device);
+  result->backward_.attach({forward_end, compiled.end()}, options.device);
   return result;
 }
 

@@ -1,5 +1,8 @@
 #include "runtime/plan/launch.h"
 
+#include "ir/error.h"
+#include "runtime/compiler/compiled_library.h"
+
 namespace fusewright {
 
 SymbolBinder::SymbolBinder(const Graph& graph) {
@@ -50,5 +53,26 @@ std::vector<int64_t> SymbolBinder::bind(const Graph& graph, const std::vector<Te
   }
   return symbols;
 }
+
+CpuLauncher::CpuLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+    : name_(code.name), text_(code.text), geometry_(graph, code, slots), rules_(loops_of(graph, code)) {}
+
+std::vector<std::string> CpuLauncher::sources(int) const { return {cpp_prelude() + text_}; }
+
+void CpuLauncher::attach(const std::vector<CompiledSource>& compiled, int) {
+  library_ = std::get<std::shared_ptr<CompiledLibrary>>(compiled.at(0));
+  void* entry = library_->symbol(name_.c_str());
+  require(entry, "kernel ", name_, " is missing from its library");
+  rules_.attach(reinterpret_cast<CpuRules::Entry>(entry),
+                static_cast<const int64_t*>(library_->symbol("fw_state_sizes")));
+}
+
+void CpuLauncher::run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
+                      const std::vector<double>& scalars, TuningProgress*, bool) const {
+  rules_.run(operands, geometry_.sizes(symbols), geometry_.numbers(symbols, scalars),
+             [&](int64_t n, int64_t grain, const auto& body) { host.parallel_for(n, grain, body); });
+}
+
+std::vector<Launcher::Emitted> CpuLauncher::emitted() const { return {{"", "", text_, "", {}}}; }
 
 }  // namespace fusewright

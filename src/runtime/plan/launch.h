@@ -8,6 +8,7 @@
 #include "ir/ir.h"
 #include "launch/cpu_rules.h"
 #include "runtime/plan/geometry.h"
+#include "runtime/plan/launcher.h"
 
 namespace fusewright {
 
@@ -48,22 +49,21 @@ class SymbolBinder {
   std::vector<Check> checks_;
 };
 
-// Turns tensors into a kernel's arguments and hands its work to the host's threads.
-class Launcher {
+// Hands the work of a generated C++ kernel to the host's threads.
+class CpuLauncher : public Launcher {
  public:
-  Launcher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
-      : geometry_(graph, code, slots), rules_(loops_of(graph, code)) {}
-  void attach(CpuRules::Entry entry, const int64_t* state_sizes) { rules_.attach(entry, state_sizes); }
-  // operands in the order of code.operands; scalar_inputs by position in the graph's scalar inputs
+  CpuLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots);
+  std::vector<std::string> sources(int device) const override;
+  void attach(const std::vector<CompiledSource>& compiled, int device) override;
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-           const std::vector<double>& scalars) const {
-    rules_.run(operands, geometry_.sizes(symbols), geometry_.numbers(symbols, scalars),
-               [&](int64_t n, int64_t grain, const auto& body) { host.parallel_for(n, grain, body); });
-  }
+           const std::vector<double>& scalars, TuningProgress* progress, bool follows) const override;
+  std::vector<Emitted> emitted() const override;
 
  private:
+  std::string name_, text_;
   KernelGeometry geometry_;
   CpuRules rules_;
+  std::shared_ptr<CompiledLibrary> library_;
 };
 
 }  // namespace fusewright

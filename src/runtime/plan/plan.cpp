@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "runtime/cuda/cuda_launch.h"
 #include "runtime/plan/memory_plan.h"
 
 namespace fusewright {
@@ -176,9 +177,9 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
   }
   for (const KernelCode& code : kernels_) {
     if (cuda)
-      cuda_launchers_.emplace_back(graph_, code, binder_.slots(), orders_);
+      launchers_.push_back(std::make_unique<CudaLauncher>(graph_, code, binder_.slots(), orders_));
     else
-      launchers_.emplace_back(graph_, code, binder_.slots());
+      launchers_.push_back(std::make_unique<CpuLauncher>(graph_, code, binder_.slots()));
   }
 
   // Memory goes back after its last reader.
@@ -219,34 +220,22 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
 
 std::vector<std::string> Plan::sources(int device) const {
   std::vector<std::string> result;
-  for (const CudaLauncher& launcher : cuda_launchers_)
-    for (std::string& source : launcher.sources(device)) result.push_back(std::move(source));
-  for (size_t k = 0; k < launchers_.size(); ++k) result.push_back(cpp_prelude() + kernels_[k].text);
+  for (const auto& launcher : launchers_)
+    for (std::string& source : launcher->sources(device)) result.push_back(std::move(source));
   return result;
 }
 
-void Plan::attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device) {
-  auto next = modules.begin();
-  for (CudaLauncher& launcher : cuda_launchers_) {
-    auto end = next + static_cast<long>(launcher.sources(device).size());
-    launcher.attach({next, end}, device);
+void Plan::attach(const std::vector<CompiledSource>& compiled, int device) {
+  auto next = compiled.begin();
+  for (const auto& launcher : launchers_) {
+    const auto end = next + static_cast<long>(launcher->sources(device).size());
+    launcher->attach({next, end}, device);
     next = end;
   }
 }
 
 bool Plan::complete() const {
-  return std::all_of(cuda_launchers_.begin(), cuda_launchers_.end(),
-                     [](const CudaLauncher& launcher) { return launcher.complete(); });
-}
-
-void Plan::attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries) {
-  libraries_ = libraries;
-  for (size_t k = 0; k < kernels_.size(); ++k) {
-    void* entry = libraries[k]->symbol(kernels_[k].name.c_str());
-    require(entry, "kernel ", kernels_[k].name, " is missing from its library");
-    launchers_[k].attach(reinterpret_cast<CpuRules::Entry>(entry),
-                         static_cast<const int64_t*>(libraries[k]->symbol("fw_state_sizes")));
-  }
+  return std::all_of(launchers_.begin(), launchers_.end(), [](const auto& launcher) { return launcher->complete(); });
 }
 
 // The tensors of one call.
@@ -435,10 +424,7 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
       if (in_place && step.updates) updates->begun = true;
       const int64_t* symbols = run.sizes->symbols.data();
       auto work = [&] {
-        if (cuda_launchers_.empty())
-          launchers_[step.kernel].run(host, operands, symbols, scalars);
-        else
-          cuda_launchers_[step.kernel].run(host, operands, symbols, scalars, tune_ ? &progress : nullptr, run.follows);
+        launchers_[step.kernel]->run(host, operands, symbols, scalars, tune_ ? &progress : nullptr, run.follows);
       };
       host.named(code.name, std::ref(work));  // by reference: a std::function of it needs no memory
       run.follows = true;

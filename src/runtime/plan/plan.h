@@ -8,9 +8,8 @@
 #include "ir/ir.h"
 #include "launch/recent.h"
 #include "passes/fusion.h"
-#include "runtime/compiler/compiled_library.h"
-#include "runtime/cuda/cuda_launch.h"
 #include "runtime/plan/launch.h"
+#include "runtime/plan/launcher.h"
 #include "runtime/plan/preconditions.h"
 
 namespace fusewright {
@@ -30,8 +29,7 @@ class Plan {
   // The kernels' whole texts, and their compiled form in the same order: libraries for the CPU; for a GPU modules of
   // what a first call runs there. More of those follow in the background, until it is complete.
   std::vector<std::string> sources(int device = -1) const;
-  void attach(const std::vector<std::shared_ptr<CompiledLibrary>>& libraries);
-  void attach(const std::vector<std::shared_ptr<cuda::Module>>& modules, int device);
+  void attach(const std::vector<CompiledSource>& compiled, int device = -1);
 
   bool complete() const;
 
@@ -70,9 +68,7 @@ class Plan {
   const SymbolBinder& binder() const { return binder_; }
   const std::vector<int>& in_place() const { return in_place_; }
   const Order& order(Value v) const { return orders_[static_cast<size_t>(v)]; }
-  const CudaLauncher* cuda_launcher(size_t kernel) const {
-    return cuda_launchers_.empty() ? nullptr : &cuda_launchers_[kernel];
-  }
+  const Launcher& launcher(size_t kernel) const { return *launchers_[kernel]; }
 
  private:
   struct Held {  // memory that kernels or the library fill, and the steps at which it is held
@@ -87,9 +83,7 @@ class Plan {
   Graph graph_;
   bool tune_ = false;
   std::vector<KernelCode> kernels_;
-  std::vector<Launcher> launchers_;  // one of these two, per kernel
-  std::vector<CudaLauncher> cuda_launchers_;
-  std::vector<std::shared_ptr<CompiledLibrary>> libraries_;
+  std::vector<std::unique_ptr<Launcher>> launchers_;  // per kernel
   std::vector<Step> steps_;
   std::vector<LibraryCall> calls_;  // per value, only those of library steps are set
   SymbolBinder binder_;

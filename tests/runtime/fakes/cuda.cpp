@@ -1,8 +1,10 @@
 // A libcuda for tests: fakes.h. One of its functions is left out where FAKE_INCOMPLETE is defined.
 #include "runtime/cuda/cuda_driver.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "runtime/fakes/fakes.h"
 
@@ -44,6 +46,7 @@ CUctx_st contexts[8] = {{0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}};
 std::set<CUfunc_st*> functions;  // never freed: a stale one must be noticed, not crash
 thread_local std::vector<CUcontext> stack;
 thread_local int capture_mode = 0;
+thread_local testing::FakeLaunch launching;  // what cuLaunchKernelEx knows beside the rest
 
 // Records a call; the error that the test wants of it.
 CUresult enter(const std::string& call) {
@@ -201,7 +204,7 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* 
   const CUresult result = enter(std::string("cuModuleGetFunction ") + name);
   if (result != CUDA_SUCCESS) return result;
   const std::lock_guard lock(state.mutex);
-  if (module->image.find(std::string("void ") + name + "(") == std::string::npos) return CUDA_ERROR_NOT_FOUND;
+  if (module->image.find(std::string(" ") + name + "(") == std::string::npos) return CUDA_ERROR_NOT_FOUND;
   *function = new CUfunc_st{module, module->device, name};
   functions.insert(*function);
   return CUDA_SUCCESS;
@@ -235,11 +238,23 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
   const CUcontext context = current();
   if (context == nullptr || context->device != function->device) return misuse(CUDA_ERROR_INVALID_CONTEXT);
   if (function->module == nullptr || extra != nullptr) return misuse(INVALID_HANDLE);
-  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) return misuse(INVALID_VALUE);
+  if (grid_x == 0 || grid_y == 0 || grid_z == 0 || block_y != 1 || block_z != 1) return misuse(INVALID_VALUE);
+  if (state.launched != nullptr) {
+    testing::FakeLaunch launch = std::exchange(launching, {});
+    launch.name = function->name;
+    launch.source = &function->module->image;
+    launch.grid[0] = grid_x, launch.grid[1] = grid_y, launch.grid[2] = grid_z;
+    launch.block = block_x;
+    launch.shared_bytes = shared_bytes;
+    launch.arguments = static_cast<const unsigned char*>(parameters[0]);
+    state.launched(launch);
+  }
   if (!state.recording) return CUDA_SUCCESS;
   char text[256];
-  std::snprintf(text, sizeof text, "cuLaunchKernel %s device %d grid %u block %u shared %u stream %p",
-                function->name.c_str(), function->device, grid_x, block_x, shared_bytes, static_cast<void*>(stream));
+  const std::string rest = grid_y * grid_z == 1 ? "" : " x " + std::to_string(grid_y) + " x " + std::to_string(grid_z);
+  std::snprintf(text, sizeof text, "cuLaunchKernel %s device %d grid %u%s block %u shared %u stream %p",
+                function->name.c_str(), function->device, grid_x, rest.c_str(), block_x, shared_bytes,
+                static_cast<void*>(stream));
   const CUresult result = enter(text);
   const std::lock_guard lock(state.mutex);
   const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
@@ -253,9 +268,10 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
     const CUlaunchAttribute& attribute = config->attributes[i];
     if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION && attribute.value.whole == 1)
       asked += " overlapping";
-    else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && attribute.value.dimensions[0] > 1 &&
-             attribute.value.dimensions[1] == 1 && attribute.value.dimensions[2] == 1)
-      asked += " cluster " + std::to_string(attribute.value.dimensions[0]);
+    else if (const auto& by = attribute.value.dimensions;
+             attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION && by[0] * by[1] * by[2] > 1)
+      asked += " cluster " + std::to_string(by[0]) +
+               (by[1] * by[2] == 1 ? "" : " x " + std::to_string(by[1]) + " x " + std::to_string(by[2]));
     else if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE &&
              attribute.value.whole == CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING)
       asked += " balanced";
@@ -263,6 +279,13 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
       return misuse(INVALID_VALUE);
   }
   if (asked.empty()) return misuse(INVALID_VALUE);
+  launching = {};
+  for (unsigned i = 0; i < config->attribute_count; ++i) {
+    const CUlaunchAttribute& attribute = config->attributes[i];
+    launching.overlaps |= attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
+      std::copy_n(attribute.value.dimensions, 3, launching.cluster);
+  }
   const CUresult result = enter("cuLaunchKernelEx" + asked);
   if (result != CUDA_SUCCESS) return result;
   return cuLaunchKernel(function, config->grid_x, config->grid_y, config->grid_z, config->block_x, config->block_y,

@@ -15,6 +15,15 @@ struct FakeDevice {
   int shared_bytes;
 };
 
+struct FakeLaunch {
+  std::string name;
+  const std::string* source;  // of its module
+  unsigned grid[3], block, shared_bytes;
+  unsigned cluster[3] = {1, 1, 1};
+  bool overlaps = false;
+  const unsigned char* arguments;
+};
+
 struct FakeCuda {
   std::mutex mutex;
 
@@ -25,6 +34,7 @@ struct FakeCuda {
   int static_shared_bytes = 0;        // of every kernel
   int capture_status = 0;
   bool recording = true;
+  void (*launched)(const FakeLaunch& launch) = nullptr;  // is told of every launch
   // Microseconds, of the device (for events) and of the host: a test moves them on where work would take time.
   double now = 0, host_now = 0;
 
