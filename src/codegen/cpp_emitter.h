@@ -11,7 +11,7 @@ namespace fusewright {
 
 class CppEmitter : Emitter {
  public:
-  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel, choose_schedule(graph, kernel), true) {}
+  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel, choose_walk(graph, kernel), true) {}
 
   KernelCode run() {
     write_header();

@@ -32,8 +32,7 @@ const std::string& cuda_tile_prelude() {
 }
 
 CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
-    : Emitter(graph, kernel, choose_schedule(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers),
-              false),
+    : Emitter(graph, kernel, choose_walk(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers), false),
       kind_(text) {
   if (nest().kind != LoopNest::Kind::row) {
     anchor_axes_ = row_axes();

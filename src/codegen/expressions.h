@@ -1,7 +1,7 @@
 #pragma once
 #include <string>
 
-#include "passes/fusion.h"
+#include "schedule/kernel.h"
 
 namespace fusewright {
 

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "launch/kernel_loops.h"
-#include "passes/fusion.h"
-#include "schedule/schedule.h"
+#include "schedule/kernel.h"
+#include "schedule/walk.h"
 
 namespace fusewright {
 
@@ -32,6 +32,7 @@ struct KernelCode {
     // `dtype` is the buffer's.
     bool side = false;
   };
+  std::string schedule;           // its name
   std::string name;               // also the symbol: fw_row_group_norm_silu_mul_silu
   std::string text;               // without the prelude
   std::vector<Operand> operands;  // in the order of Args::pointers

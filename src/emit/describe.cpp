@@ -41,10 +41,11 @@ DescribedPlan describe(const Plan& plan, const Fusion& fusion) {
   const std::vector<Plan::KernelReport> reports = plan.kernels();
   for (size_t s = 0; s < plan.steps().size(); ++s) {
     const Plan::Step& step = plan.steps()[s];
-    result.steps.push_back({step.library ? step.call : -1, step.kernel, step.release});
-    if (step.library) continue;
+    const size_t number = result.kernels.size();
+    result.steps.push_back({step.launcher->library_call(), number, step.release});
+    if (step.launcher->library_call() >= 0) continue;
     const Kernel& kernel = fusion.groups[s].kernel;
-    result.kernels.push_back(describe_kernel(plan, reports[step.kernel], kernel, plan.launcher(step.kernel)));
+    result.kernels.push_back(describe_kernel(plan, reports[number], kernel, *step.launcher));
     for (const Size& size : rows_to_count_in(kernel)) result.positive.push_back(size.str());
   }
   return result;

@@ -34,6 +34,8 @@ int64_t work(const Graph& graph, const Kernel& kernel, const Step& step) {
       return node.kind() == Kind::pointwise && node.op != Op::cast ? elements(graph, step.value) : 0;
     case Step::Role::reduce:
       return elements(graph, node.operands[0]);
+    case Step::Role::contract:
+      return contraction(graph, step.value);
     case Step::Role::window: {
       int64_t taps = 1;
       for (int axis : step.taps) taps *= kernel.axes[static_cast<size_t>(axis)].kernel;
@@ -47,7 +49,6 @@ int64_t work(const Graph& graph, const Kernel& kernel, const Step& step) {
 }  // namespace
 
 int64_t operations(const Graph& graph, const Group& group) {
-  if (group.library) return contraction(graph, group.call);
   int64_t total = 0;
   for (const Step& step : group.kernel.steps) total += work(graph, group.kernel, step);
   return total;

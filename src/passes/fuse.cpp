@@ -25,13 +25,6 @@ namespace fusewright {
 namespace {
 
 constexpr size_t max_steps = 400;
-constexpr int expensive = 8;
-// Of a row on a GPU a block of 512 threads holds this many vectors of up to 16 bytes (twice as many, if a kernel needs
-// few values for each element), where vectors fill the row; else elements.
-constexpr int64_t held_vectors = 512 * 4, vector_bytes = 16;
-// Rows that a GPU's blocks share out, at least, so that each adds up several before it leaves partial sums; of so much
-// data that it matters.
-constexpr int64_t many_rows = 1024, much_data = 1 << 20;
 
 struct StopFusing {
   const char* reason;
@@ -43,7 +36,7 @@ struct World {
   const Graph& graph;
   std::map<Value, int> home;  // written by (or computed in) this group
   std::set<Value> views;      // movement results read in place of their materialised operand
-  bool cuda = false;
+  Dialect dialect = Dialect::cpp;
 
   bool in_memory(Value v) const { return graph[v].op == Op::input || views.count(v) || home.count(v); }
   int home_of(Value v) const {
@@ -327,10 +320,12 @@ class KernelBuilder {
     if (has_reduction) {
       for (size_t d = 0; d < dims.size(); ++d)
         for (int a : dims[d]) side |= axis(a).reduced != is_reduced(d);
-      if (side && (node.op != Op::sum || !is_float(node.type.dtype))) throw StopFusing{"different_reduction"};
-      if (side && !lies_along_rows()) throw StopFusing{"different_memory_order"};
-      if (side && world_.cuda && leaves_large_sums(dims, is_reduced, size_of(graph().dtype(operand))))
-        throw StopFusing{"large_partial_sums"};
+      if (side) {
+        std::vector<bool> summed;
+        for (size_t d = 0; d < dims.size(); ++d) summed.push_back(is_reduced(d));
+        if (const char* reason = why_not_join(graph(), kernel_, {v, &dims, &summed}, world_.dialect))
+          throw StopFusing{reason};
+      }
     } else {
       for (size_t d = 0; d < dims.size(); ++d)
         for (int a : dims[d]) axis(a).reduced = is_reduced(d);
@@ -348,45 +343,12 @@ class KernelBuilder {
     return step;
   }
 
-  // Only rows have sums on the side (schedule/row.cpp), and only what lies along them is read as a whole.
-  bool lies_along_rows() const {
-    std::vector<int> largest;
-    for (const Step& step : kernel_.steps) {
-      if (step.role != Step::Role::load) continue;
-      std::vector<int> own = loops_in_memory(graph(), kernel_, step);
-      if (own.size() > largest.size()) largest = std::move(own);
-    }
-    return largest.empty() || kernel_.axes[static_cast<size_t>(largest.back())].reduced;
-  }
-
-  // On a GPU: sums that vary along a row stay in the registers of a block that holds rows, and go to memory once for
-  // all rows that it works on. Of longer rows they go there for each, of few rows for nearly each. Sizes that may
-  // change decide nothing.
-  template <class IsReduced>
-  bool leaves_large_sums(const Dims& dims, IsReduced is_reduced, int64_t bytes) const {
-    bool along_rows = false;
-    for (size_t d = 0; d < dims.size(); ++d)
-      for (int a : dims[d]) along_rows |= kernel_.axes[static_cast<size_t>(a)].reduced && !is_reduced(d);
-    if (!along_rows) return false;
-    Size rows = 1, elements = 1;
-    for (int a : loops(true)) {
-      const Axis& axis = kernel_.axes[static_cast<size_t>(a)];
-      Size& size = axis.reduced ? elements : rows;
-      size = size * axis.size;
-    }
-    if (graph().may_change(elements)) return false;
-    const int64_t length = graph().hint(elements), vector = vector_bytes / bytes;
-    const int64_t held = length % vector == 0 ? held_vectors * vector : held_vectors;
-    return length > held ||
-           (!graph().may_change(rows) && graph().hint(rows) < many_rows && graph().hint(rows) * length > much_data);
-  }
-
   int add_window(Value v, const Node& node, Dims dims) {
     const Ints &kernel = node.ints("kernel"), &stride = node.ints("stride"), &padding = node.ints("padding");
     bool gather = node.op == Op::max_pool_grad || node.op == Op::avg_pool_grad;
     size_t first = dims.size() - kernel.size();
     const Shape& inner_shape = graph().shape(node.operands[0]);
-    if (!gather && overlaps(node) && cost_of(node.operands[0]) >= expensive)
+    if (!gather && overlaps(node) && cost_of(node.operands[0]) >= cost_of_a_function)
       throw StopFusing{"window_overlap", node.operands[0]};
     Watch watch(*this, dims);
     Dims own(dims.begin(), dims.begin() + static_cast<long>(first));
@@ -453,8 +415,8 @@ class KernelBuilder {
 class Fuser {
  public:
   // `apart`: values that no kernel with a reduction may write (passes/straighten.cpp).
-  Fuser(const Graph& graph, bool cuda, std::set<Value> apart)
-      : graph_(graph), world_{graph, {}, {}, cuda}, apart_(std::move(apart)) {}
+  Fuser(const Graph& graph, Dialect dialect, std::set<Value> apart)
+      : graph_(graph), world_{graph, {}, {}, dialect}, apart_(std::move(apart)) {}
 
   Fusion run() {
     const Streams streams(graph_);
@@ -470,7 +432,7 @@ class Fuser {
       Value v = static_cast<Value>(i);
       switch (graph_.nodes[i].kind()) {
         case Kind::contraction:
-          add_library(v);
+          add_contraction(v);
           break;
         case Kind::reduce:
         case Kind::window:
@@ -544,19 +506,20 @@ class Fuser {
     return node.op == Op::constant && !node.has("runtime") && node.number("value") == 0;
   }
 
-  void add_library(Value v) {
+  // A contraction starts a kernel. Its operands are in memory.
+  void add_contraction(Value v) {
+    Kernel kernel;
+    Step contraction{Step::Role::contract, v, Dims(graph_.shape(v).size()), {}, {}, true};
     for (Value operand : graph_[v].operands) {
       Value base = graph_.base(operand);
       materialise(base);
       if (base != operand) world_.views.insert(operand);
+      contraction.operands.push_back(static_cast<int>(kernel.steps.size()));
+      kernel.steps.push_back({Step::Role::load, operand, Dims(graph_.shape(operand).size()), {}, {}, false});
     }
     note("library_call", v, "runs in the host's library");
-    Group group;
-    group.library = true;
-    group.call = v;
-    groups_.push_back(std::move(group));
-    reads_.push_back(reads_of_call(v));
-    world_.home[v] = static_cast<int>(groups_.size()) - 1;
+    kernel.steps.push_back(std::move(contraction));
+    commit(static_cast<int>(groups_.size()), std::move(kernel), v, static_cast<int>(graph_[v].operands.size()));
   }
 
   void materialise(Value v) {
@@ -603,13 +566,14 @@ class Fuser {
     const Neighbours near = neighbours_of(v);
     for (auto next = near.share.rbegin(); next != near.share.rend(); ++next) {
       const int g = *next;
-      if (alone_.count(g)) continue;
+      const Kernel& kernel = groups_[static_cast<size_t>(g)].kernel;
+      if (alone_.count(g) || why_not_join(graph_, kernel, {v}, world_.dialect)) continue;
       const bool depends = near.compute.count(g) != 0;
       if ((apart_.count(v) != 0) != (tiled_.count(g) != 0)) {
         if (depends) note("different_memory_order", v, "not in the kernel that computes its operand");
         continue;
       }
-      KernelBuilder builder(world_, groups_[static_cast<size_t>(g)].kernel, g);
+      KernelBuilder builder(world_, kernel, g);
       try {
         int step = builder.add_item(v);
         if (!shares_data(g, builder.kernel(), step)) continue;
@@ -634,7 +598,7 @@ class Fuser {
       const auto holders = holders_.find(next);
       if (holders != holders_.end()) result.share.insert(holders->second.begin(), holders->second.end());
       const int home = next == v ? -1 : world_.home_of(next);
-      if (home >= 0 && !groups_[static_cast<size_t>(home)].library) {
+      if (home >= 0) {
         result.compute.insert(home);
         result.share.insert(home);
       }
@@ -666,13 +630,6 @@ class Fuser {
     for (const Step& step : kernel.steps)
       if (step.role == Step::Role::load)
         if (int home = world_.home_of(step.value); home >= 0) result.insert(home);
-    return result;
-  }
-
-  std::set<int> reads_of_call(Value call) const {
-    std::set<int> result;
-    for (Value operand : graph_[call].operands)
-      if (int home = world_.home_of(graph_.base(operand)); home >= 0) result.insert(home);
     return result;
   }
 
@@ -715,10 +672,6 @@ class Fuser {
       wanted.insert(world_.views.count(v) ? graph_.base(v) : v);
     }
     for (size_t g = 0; g < groups_.size(); ++g) {
-      if (groups_[g].library) {
-        for (Value operand : graph_[groups_[g].call].operands) wanted.insert(graph_.base(operand));
-        continue;
-      }
       for (const Step& step : groups_[g].kernel.steps)
         if (step.role == Step::Role::load)
           wanted.insert(world_.views.count(step.value) ? graph_.base(step.value) : step.value);
@@ -768,7 +721,7 @@ static void copy_returned_inputs(Graph& graph) {
 }
 
 Fusion group_into_kernels(const Graph& graph, const Options& options, const std::set<Value>& apart) {
-  return Fuser(graph, options.cuda, apart).run();
+  return Fuser(graph, dialect_of(options), apart).run();
 }
 
 void fuse(Program& program) {

@@ -20,7 +20,7 @@ constexpr Pass passes[] = {
     {"simplify", simplify}, {"differentiate", differentiate}, {"simplify", simplify},   {"rewrite", rewrite},
     {"simplify", simplify}, {"remember", remember},           {"simplify", simplify},   {"layout", layout},
     {"fuse", fuse},         {"straighten", straighten},       {"run order", run_order}, {"update", update},
-    {"round", round},
+    {"round", round},       {"schedule", schedule},
 };
 
 bool dump_wanted() {

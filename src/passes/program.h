@@ -6,6 +6,7 @@
 
 #include "ir/ir.h"
 #include "passes/fusion.h"
+#include "schedule/schedule.h"
 
 namespace fusewright {
 
@@ -16,6 +17,8 @@ struct Options {
   std::optional<bool> tune;                 // launches on it are chosen by timing, else by rule; unset: FUSEWRIGHT_TUNE
   bool tf32_convolution = false;            // the library may round f32 operands of convolutions to TF32
 };
+
+inline Dialect dialect_of(const Options& options) { return options.cuda ? Dialect::cuda : Dialect::cpp; }
 
 // What the passes work on: one region, on its way from the captured graph to groups of operations.
 struct Program {
@@ -77,6 +80,7 @@ void straighten(Program& program);
 void run_order(Program& program);
 void update(Program& program);
 void round(Program& program);
+void schedule(Program& program);
 
 // All of them. FUSEWRIGHT_DUMP=passes prints the graph and the time after each; debug builds verify after each.
 void run_pipeline(Program& program);

@@ -27,8 +27,8 @@ class Scheduler {
     std::map<Value, size_t> maker;
     for (const Output& output : graph.outputs) kept_.insert(graph.base(output.value));
     for (size_t g = 0; g < groups.size(); ++g) {
-      for (Value v : values_of(groups[g], false)) reads_[g].insert(graph.base(v));
-      for (Value v : values_of(groups[g], true)) {
+      for (Value v : groups[g].kernel.loaded()) reads_[g].insert(graph.base(v));
+      for (Value v : groups[g].kernel.stored()) {
         makes_[g].insert(v);
         maker[v] = g;
         results_[g] = results_[g] || kept_.count(v) != 0;
@@ -104,14 +104,6 @@ class Scheduler {
   }
 
  private:
-  std::vector<Value> values_of(const Group& group, bool stored) const {
-    if (group.library) return stored ? std::vector<Value>{group.call} : graph_[group.call].operands;
-    std::vector<Value> values;
-    for (const Step& step : group.kernel.steps)
-      if (stored ? step.stored : step.role == Step::Role::load) values.push_back(step.value);
-    return values;
-  }
-
   bool can_be_freed(Value v) const { return !kept_.count(v) && (graph_[v].op != Op::input || freed_.count(v) != 0); }
 
   // In an order that can be run: as given.

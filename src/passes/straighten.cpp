@@ -204,9 +204,7 @@ size_t uses_of(const Graph& graph, const Fusion& fusion, Value input) {
   size_t uses = 0;
   for (const Output& output : graph.outputs) uses += graph.base(output.value) == input;
   for (const Group& group : fusion.groups) {
-    if (group.library)
-      for (Value v : graph[group.call].operands) uses += graph.base(v) == input;
-    const bool pointwise = !group.kernel.reduces() && !group.kernel.has_windows();
+    const bool pointwise = group.kernel.is_pointwise();
     for (const Step& step : group.kernel.steps)
       uses += loads(graph, step, input) && !(pointwise && step.value == input);
   }

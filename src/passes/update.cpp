@@ -14,10 +14,6 @@ namespace fusewright {
 namespace {
 
 bool reads(const Graph& graph, const Group& group, Value input) {
-  if (group.library) {
-    const std::vector<Value>& operands = graph[group.call].operands;
-    return std::any_of(operands.begin(), operands.end(), [&](Value v) { return graph.base(v) == input; });
-  }
   const std::vector<Step>& steps = group.kernel.steps;
   return std::any_of(steps.begin(), steps.end(), [&](const Step& step) { return loads(graph, step, input); });
 }

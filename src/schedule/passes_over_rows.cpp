@@ -1,7 +1,7 @@
 // What several passes over a row can share.
 #include <algorithm>
 
-#include "schedule/schedule.h"
+#include "schedule/walk.h"
 
 namespace fusewright {
 
@@ -39,12 +39,6 @@ std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& ke
   return result;
 }
 
-namespace {
-
-constexpr int expensive = 8;  // a function's cost in ops.def
-
-}  // namespace
-
 // A value is carried when a later pass uses it, and a function's worth of what it is made of has to be computed for its
 // own pass or an earlier one anyway. What is made of carried values costs only what comes behind them.
 std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const LoopNest& nest) {
@@ -76,7 +70,7 @@ std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const L
       if (seen[s] || on_row(s) || carried[s]) continue;
       seen[s] = true;
       const Step& step = kernel.steps[s];
-      const int own = step.role == Step::Role::window ? expensive : info(graph[step.value].op).cost;
+      const int own = step.role == Step::Role::window ? cost_of_a_function : info(graph[step.value].op).cost;
       if (first[s] <= nest.stage[value]) cost += step.role == Step::Role::load ? 0 : own;
       todo.insert(todo.end(), step.operands.begin(), step.operands.end());
     }
@@ -96,7 +90,7 @@ std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const L
       used_later |= pass(s) > nest.stage[v] && !on_row(s) &&
                     std::find(operands.begin(), operands.end(), static_cast<int>(v)) != operands.end();
     }
-    carried[v] = used_later && cost_until(v) >= expensive;
+    carried[v] = used_later && cost_until(v) >= cost_of_a_function;
   }
   return carried;
 }

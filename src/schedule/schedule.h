@@ -1,61 +1,58 @@
 #pragma once
+// The contract of schedules. A schedule owns one kind of kernel from end to end: what may join it, when it can serve a
+// kernel, and what runs it. Its parts stand in the rooms of their stage; `schedules` is the only list of all kinds.
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "launch/kernel_loops.h"
-#include "passes/fusion.h"
+#include "schedule/kernel.h"
 
 namespace fusewright {
 
-// How a kernel walks its axes.
-//
-//   pointwise  mul(x[n, c, h, w], m[c, 1, 1]) -> leaky_relu: lines over the innermost axis, no reduction
-//   row        group_norm: the innermost axis in memory is reduced; one row at a time stays in the cache
-//   column     batch_norm of [n, c]: the innermost axis is kept; neighbouring columns are reduced side by side
-//
-// A window (pooling) may stand in any of them: it fills a line, and the kernel goes on from there.
-// Names of axes and steps are indices into the Kernel.
-struct LoopNest : Loops {
-  std::vector<int> stage;       // per step: the pass in which it can be computed
-  std::vector<bool> row_level;  // per step: the same for the whole row (column), computed between passes
-  bool has_window = false;
+class Launcher;         // runtime/plan/launcher.h
+struct LauncherInputs;  // likewise
 
-  // A sum and the sum of squared distances from its mean, taken in one pass over the data (Welford): batch_norm.
-  struct Moments {
-    int first, second, of;
+enum class Dialect { cpp, cuda };
+
+// A value that is about to join a kernel.
+struct Joining {
+  Value value;
+  // A sum over other dimensions than those that the kernel reduces: the axes of what it adds up, for each dimension,
+  // and per dimension whether the sum runs over it. Null for everything else.
+  const Dims* beside = nullptr;
+  const std::vector<bool>* summed = nullptr;
+};
+
+class Schedule {
+ public:
+  virtual ~Schedule() = default;
+
+  // Stable: `explain` prints it.
+  virtual const char* name() const = 0;
+
+  // Whether this schedule could serve the kernel together with the value. `fuse` asks before it tries.
+  struct Answer {
+    bool yes;
+    const char* reason;  // why not: a stable name (docs/passes.md); null where the kernel is of another kind anyway
   };
-  std::vector<Moments> moments;
-  const Moments* moments_of(int step) const;  // that this reduction is part of
+  virtual Answer can_join(const Graph&, const Kernel&, const Joining&, Dialect) const = 0;
 
-  // Per step: the pass that computes it keeps it for later ones, where computing it again would cost a function's time.
-  std::vector<bool> carried;
+  // Whether it can serve the kernel as it is.
+  virtual bool can_schedule(const Graph&, const Kernel&, Dialect) const = 0;
 
-  std::string name() const;
+  // Writes the kernel's code, and returns what launches it.
+  virtual std::unique_ptr<Launcher> launcher(const LauncherInputs&) const = 0;
 };
 
-// One way to walk a kernel. Stateless; `choose` takes the first in order that can.
-struct Schedule {
-  const char* name;
-  bool (*can_schedule)(const Graph&, const Kernel&, int innermost);
-  LoopNest (*lower)(const Graph&, const Kernel&, const std::vector<int>& order);
-};
+// All kinds, by priority: the first that can serve a kernel does. Tests add kinds of their own.
+std::vector<const Schedule*>& schedules();
 
-extern const Schedule pointwise_schedule, row_schedule, column_schedule;
+// Why no schedule can serve the kernel together with the value; null: one can.
+const char* why_not_join(const Graph& graph, const Kernel& kernel, const Joining& joining, Dialect dialect);
 
-// Where later passes find the elements of a row.
-enum class Rows {
-  cached,     // in the nearest cache: reading costs little, and values are computed again
-  registers,  // with the values that are carried on
-  memory,     // far away: both moments are taken in one pass
-};
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows = Rows::cached);
+const Schedule& schedule_for(const Graph& graph, const Kernel& kernel, Dialect dialect);
 
-// Shared by the schedules: loops in memory order of the kernel's largest operand, and the stages of its steps.
-std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles = false);
-void assign_stages(const Graph& graph, const Kernel& kernel, LoopNest& nest);
-std::vector<LoopNest::Moments> find_moments(const Graph& graph, const Kernel& kernel);
-std::vector<bool> find_carried(const Graph& graph, const Kernel& kernel, const LoopNest& nest);
-bool varies(const Step& step, int axis);
-Size elements_of_row(const std::vector<Axis>& axes, const LoopNest& nest);  // of a row schedule
+// Contractions of the host's library. They fuse nothing.
+const Schedule& library_schedule();
 
 }  // namespace fusewright

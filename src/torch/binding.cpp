@@ -12,6 +12,8 @@
 #include "runtime/compiler/background.h"
 #include "runtime/compiler/native_compiler.h"
 #include "runtime/cuda/cuda.h"
+#include "runtime/cuda/cuda_launch.h"
+#include "runtime/cuda/tuner.h"
 #include "torch/emission.h"
 #include "torch/host.h"
 #include "torch/region.h"
@@ -113,16 +115,16 @@ py::tuple tensor_row(const Graph& graph, Value v) {
 }
 
 // Groups are steps of the plan: the positions of kernels, or of library calls, among them.
-std::vector<size_t> steps_of(const Fusion& fusion, bool library) {
+std::vector<size_t> steps_of(const Plan& plan, bool library) {
   std::vector<size_t> result;
-  for (size_t i = 0; i < fusion.groups.size(); ++i)
-    if (fusion.groups[i].library == library) result.push_back(i);
+  for (size_t i = 0; i < plan.steps().size(); ++i)
+    if ((plan.steps()[i].launcher->library_call() >= 0) == library) result.push_back(i);
   return result;
 }
 
 py::list report_kernels(const Plan& plan, const Fusion& fusion, const char* phase) {
   py::list result;
-  const std::vector<size_t> steps = steps_of(fusion, false);
+  const std::vector<size_t> steps = steps_of(plan, false);
   for (const Plan::KernelReport& kernel : plan.kernels()) {
     const size_t step = steps[result.size()];
     py::list reads, writes;
@@ -149,7 +151,7 @@ py::list report_kernels(const Plan& plan, const Fusion& fusion, const char* phas
 
 py::list report_library(const Plan& plan, const Fusion& fusion, const char* phase) {
   py::list result;
-  const std::vector<size_t> steps = steps_of(fusion, true);
+  const std::vector<size_t> steps = steps_of(plan, true);
   for (Value v : plan.library_calls()) {
     const size_t step = steps[result.size()];
     const Graph& graph = plan.graph();

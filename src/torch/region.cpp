@@ -21,6 +21,7 @@
 #include "runtime/compiler/background.h"
 #include "runtime/compiler/compile_error.h"
 #include "runtime/cuda/cuda.h"
+#include "runtime/cuda/tuner.h"
 #include "torch/host.h"
 #include "torch/recorded.h"
 #include "torch/tensors.h"

@@ -16,7 +16,7 @@ std::vector<KernelCode> kernels_of(const Graph& graph, const std::vector<bool>& 
   std::vector<KernelCode> result;
   auto add = [&](const Graph& from, const Fusion& fusion) {
     for (const Group& group : fusion.groups)
-      if (!group.library) result.push_back(emit_cpp(from, group.kernel));
+      if (group.kernel.contraction() < 0) result.push_back(emit_cpp(from, group.kernel));
   };
   add(program.forward, program.forward_fusion);
   add(program.backward, program.backward_fusion);

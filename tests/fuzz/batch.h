@@ -6,6 +6,7 @@
 
 #include "codegen/kernel_code.h"
 #include "runtime/compiler/native_compiler.h"
+#include "runtime/cuda/cuda.h"
 #include "support/execution.h"
 
 namespace fusewright::testing {

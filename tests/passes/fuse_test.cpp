@@ -11,9 +11,12 @@ std::vector<std::string> kernels(const Graph& graph, const Fusion& fusion) {
   std::vector<std::string> result;
   for (const Group& group : fusion.groups) {
     std::string text;
-    if (group.library) text = std::string("[") + name_of(graph[group.call].op) + "]";
     for (const Step& step : group.kernel.steps) {
       if (step.role == Step::Role::load || step.role == Step::Role::scalar) continue;
+      if (step.role == Step::Role::contract) {
+        text += std::string("[") + name_of(graph[step.value].op) + "]";
+        continue;
+      }
       text += (text.empty() ? "" : " ") + std::string(name_of(graph[step.value].op)) + (step.stored ? "*" : "");
     }
     result.push_back(text);

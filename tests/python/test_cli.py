@@ -203,7 +203,7 @@ def test_cache(capsys, tmp_path, monkeypatch):
 
 
 def test_every_kind_of_damage(tmp_path, monkeypatch):
-    """The checks of `read_entry` in src/runtime/cache/disk_cache.cpp, one by one, and the format on disk, byte by byte."""
+    """The checks of `read_entry` (runtime/cache/disk_cache.cpp), one by one, and the format on disk, byte by byte."""
     monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(tmp_path))
     tmp_path.chmod(0o700)
     key, payload = "0a" * 32, b"a kernel"

@@ -1,5 +1,5 @@
 // Which way a kernel is walked, and in which order.
-#include "schedule/schedule.h"
+#include "schedule/walk.h"
 
 #include "support/graphs.h"
 
@@ -26,7 +26,7 @@ Lowered lowered(std::string_view text) {
   Lowered result{program_of(text), {}};
   run_pipeline(result.program);
   for (const Group& group : result.program.forward_fusion.groups)
-    if (!group.library) result.nests.push_back(choose_schedule(result.program.forward, group.kernel));
+    if (group.kernel.contraction() < 0) result.nests.push_back(choose_walk(result.program.forward, group.kernel));
   return result;
 }
 
@@ -99,7 +99,7 @@ TEST(Schedule, BothMomentsInOnePassOverMemory) {
   for (const char* text : {"graph(%x: f32[n, c]) { %1 = layer_norm(%x) {axes = 1, eps = 0.01} return %1 }",
                            "graph(%x: f32[n, c]) { %1 = batch_norm(%x) {eps = 0.01} return %1 }"}) {
     const Lowered norm = lowered(text);
-    const auto passes = [&](Rows rows) { return choose_schedule(norm.program.forward, norm.kernel(0), rows).stages; };
+    const auto passes = [&](Rows rows) { return choose_walk(norm.program.forward, norm.kernel(0), rows).stages; };
     EXPECT_EQ(passes(Rows::memory), 2) << text;
     EXPECT_EQ(passes(Rows::registers), 3) << text;
   }

@@ -1,6 +1,6 @@
 // Writes every launch of generated CUDA kernels, with the one that the rule chooses first and then all that the tuner
-// would time: entry, grid, block, cluster, shared memory and a hash of the arguments without addresses. A refactoring of
-// src/launch leaves this file as it is:
+// would time: entry, grid, block, cluster, shared memory and a hash of the arguments without addresses. A refactoring
+// of src/launch leaves this file as it is:
 //
 //     kernel_launches before.txt [graphs]      ... change the code, build ...      kernel_launches after.txt [graphs]
 //     diff before.txt after.txt
@@ -100,10 +100,11 @@ void record(const FakeLaunch& launch) {
     if (i >= partial && i < partial + stages) buffers += word(i) == 0 ? "0" : "p";
   }
   char text[512];
-  std::snprintf(text, sizeof text, "  %s grid %u %u %u block %u cluster %u %u %u shared %u%s bytes %zu %s hash %016lx\n",
+  std::snprintf(text, sizeof text,
+                "  %s grid %u %u %u block %u cluster %u %u %u shared %u%s bytes %zu %s hash %016lx\n",
                 launch.name.c_str(), launch.grid[0], launch.grid[1], launch.grid[2], launch.block, launch.cluster[0],
-                launch.cluster[1], launch.cluster[2], launch.shared_bytes, launch.overlaps ? " overlapping" : "", bytes, buffers.c_str(),
-                static_cast<unsigned long>(hash));
+                launch.cluster[1], launch.cluster[2], launch.shared_bytes, launch.overlaps ? " overlapping" : "", bytes,
+                buffers.c_str(), static_cast<unsigned long>(hash));
   out << text;
 }
 
@@ -252,8 +253,9 @@ const Case cases[] = {
      "graph(%x: f32[n, 96], %w: f32[96]) { %1 = layer_norm(%x, %w) {axes = 1, eps = 0.01, has_weight = 1} %2 = "
      "silu(%1) return %2 }"},
     {"long rows of known length", "graph(%x: f32[n, 32000]) { %1 = log_softmax(%x) {dim = 1} return %1 }"},
-    {"mixed layouts", "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = permute(%y) {dims = (1, 0)} %2 = mul(%x, %1) "
-                      "return %2 }"},
+    {"mixed layouts",
+     "graph(%x: f32[n, c], %y: f32[c, n]) { %1 = permute(%y) {dims = (1, 0)} %2 = mul(%x, %1) "
+     "return %2 }"},
 };
 
 int run(int count, char** arguments) {

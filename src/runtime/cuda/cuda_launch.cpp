@@ -19,7 +19,8 @@ std::vector<const Tensor*> pointers_to(const std::vector<Tensor>& tensors) {
 
 CudaLauncher::CudaLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots,
                            const std::vector<Order>& orders)
-    : CudaRules(loops_of(graph, code)),
+    : Launcher(code),
+      CudaRules(loops_of(graph, code)),
       text_(code.text),
       walking_text_(code.cuda.walking_text),
       tiled_text_(code.cuda.tiled_text),

@@ -54,15 +54,24 @@ std::vector<int64_t> SymbolBinder::bind(const Graph& graph, const std::vector<Te
   return symbols;
 }
 
-CpuLauncher::CpuLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
-    : name_(code.name), text_(code.text), geometry_(graph, code, slots), rules_(loops_of(graph, code)) {}
+void Launcher::run(Host&, const std::vector<const Tensor*>&, const int64_t*, const std::vector<double>&,
+                   TuningProgress*, bool) const {
+  fail("kernel ", code().name, " makes its result itself");
+}
 
-std::vector<std::string> CpuLauncher::sources(int) const { return {cpp_prelude() + text_}; }
+Tensor Launcher::make_result(Host&, const std::vector<const Tensor*>&, TuningProgress*) const {
+  fail("kernel ", code().name, " is given memory for its result");
+}
+
+CpuLauncher::CpuLauncher(const Graph& graph, const KernelCode& code, const std::map<std::string, int>& slots)
+    : Launcher(code), geometry_(graph, code, slots), rules_(loops_of(graph, code)) {}
+
+std::vector<std::string> CpuLauncher::sources(int) const { return {cpp_prelude() + code().text}; }
 
 void CpuLauncher::attach(const std::vector<CompiledSource>& compiled, int) {
   library_ = std::get<std::shared_ptr<CompiledLibrary>>(compiled.at(0));
-  void* entry = library_->symbol(name_.c_str());
-  require(entry, "kernel ", name_, " is missing from its library");
+  void* entry = library_->symbol(code().name.c_str());
+  require(entry, "kernel ", code().name, " is missing from its library");
   rules_.attach(reinterpret_cast<CpuRules::Entry>(entry),
                 static_cast<const int64_t*>(library_->symbol("fw_state_sizes")));
 }
@@ -73,6 +82,6 @@ void CpuLauncher::run(Host& host, const std::vector<const Tensor*>& operands, co
              [&](int64_t n, int64_t grain, const auto& body) { host.parallel_for(n, grain, body); });
 }
 
-std::vector<Launcher::Emitted> CpuLauncher::emitted() const { return {{"", "", text_, "", {}}}; }
+std::vector<Launcher::Emitted> CpuLauncher::emitted() const { return {{"", "", code().text, "", {}}}; }
 
 }  // namespace fusewright

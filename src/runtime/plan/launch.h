@@ -60,7 +60,6 @@ class CpuLauncher : public Launcher {
   std::vector<Emitted> emitted() const override;
 
  private:
-  std::string name_, text_;
   KernelGeometry geometry_;
   CpuRules rules_;
   std::shared_ptr<CompiledLibrary> library_;

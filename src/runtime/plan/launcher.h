@@ -1,11 +1,15 @@
 #pragma once
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
+#include "codegen/kernel_code.h"
 #include "fusewright/host.h"
+#include "schedule/schedule.h"
 
 namespace fusewright {
 
@@ -22,11 +26,15 @@ using CompiledSource = std::variant<std::shared_ptr<CompiledLibrary>, std::share
 // of the launch and starts the work.
 class Launcher {
  public:
+  explicit Launcher(KernelCode code) : kernel_code_(std::move(code)) {}
   virtual ~Launcher() = default;
 
+  // What the kernel is handed, and what it is called. A contraction of the library has no text.
+  const KernelCode& code() const { return kernel_code_; }
+
   // The sources that a first call takes, and their compiled form in the same order. `device`: -1 for the CPU.
-  virtual std::vector<std::string> sources(int device) const = 0;
-  virtual void attach(const std::vector<CompiledSource>& compiled, int device) = 0;
+  virtual std::vector<std::string> sources(int) const { return {}; }
+  virtual void attach(const std::vector<CompiledSource>&, int) {}
   // Nothing is on its way in the background any more.
   virtual bool complete() const { return true; }
 
@@ -34,8 +42,7 @@ class Launcher {
   // the graph's scalar inputs. Without a `progress` nothing is timed: rules choose. `follows`: what was put on the
   // stream last is a generated kernel, whose end may overlap with the start of this one.
   virtual void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
-                   const std::vector<double>& scalars, TuningProgress* progress = nullptr,
-                   bool follows = false) const = 0;
+                   const std::vector<double>& scalars, TuningProgress* progress, bool follows) const;
 
   // The ways to compile the kernel that a file holds which runs it by rule, on devices that are not known.
   struct Emitted {
@@ -45,7 +52,25 @@ class Launcher {
     std::string label;    // tells this text from the kernel's others; empty for the usual one
     std::vector<std::string> entries;
   };
-  virtual std::vector<Emitted> emitted() const = 0;
+  virtual std::vector<Emitted> emitted() const { return {}; }
+
+  // The contraction that the host's library computes; -1: a kernel of ours.
+  virtual Value library_call() const { return -1; }
+  // In place of run: the library allocates its result, the last operand, itself. `operands` has its sizes there.
+  virtual bool makes_result() const { return false; }
+  virtual Tensor make_result(Host& host, const std::vector<const Tensor*>& operands, TuningProgress* progress) const;
+
+ private:
+  KernelCode kernel_code_;
+};
+
+// From which a schedule makes a launcher. Nothing of it is kept.
+struct LauncherInputs {
+  const Graph& graph;
+  const Kernel& kernel;
+  Dialect dialect;
+  const std::map<std::string, int>& slots;  // of the symbols
+  const std::vector<Order>& orders;         // how each value lies in memory, as far as the graph knows
 };
 
 }  // namespace fusewright

@@ -3,35 +3,12 @@
 #include <algorithm>
 #include <functional>
 
-#include "runtime/cuda/cuda_launch.h"
+#include "runtime/cuda/tuner.h"
 #include "runtime/plan/memory_plan.h"
+#include "schedule/schedule.h"
 
 namespace fusewright {
 namespace {
-
-LibraryCall library_call(const Node& node) {
-  LibraryCall call;
-  switch (node.op) {
-    case Op::matmul:
-      call.kind = LibraryCall::Kind::matmul;
-      return call;
-    case Op::conv:
-      call.kind = LibraryCall::Kind::conv;
-      break;
-    case Op::conv_input_grad:
-      call.kind = LibraryCall::Kind::conv_input_grad;
-      break;
-    default:
-      call.kind = LibraryCall::Kind::conv_weight_grad;
-  }
-  call.transposed = node.integer("transposed") != 0;
-  call.groups = node.integer("groups");
-  call.stride = node.ints("stride");
-  call.padding = node.ints("padding");
-  call.dilation = node.ints("dilation");
-  call.output_padding = node.ints("output_padding");
-  return call;
-}
 
 // The same memory with other sizes, where strides allow it.
 bool try_reshape(const Tensor& from, Tensor& to) {
@@ -144,8 +121,8 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
       binder_(graph_),
       borrowed_(graph_.borrowed_outputs()),
       in_place_(fusion.in_place) {
+  const Dialect dialect = cuda ? Dialect::cuda : Dialect::cpp;
   places_.assign(graph_.nodes.size(), -1);
-  calls_.resize(graph_.nodes.size());
   for (const Node& node : graph_.nodes) orders_.push_back(node.type.order);
   for (const Output& output : graph_.outputs) {
     orders_[static_cast<size_t>(output.value)] = output.order;
@@ -156,30 +133,14 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
     scalar_count_ += graph_[v].op == Op::scalar_input;
   }
   for (const Group& group : fusion.groups) {
-    Step step;
-    if (group.library) {
-      step.library = true;
-      step.call = group.call;
-      calls_[static_cast<size_t>(group.call)] = library_call(graph_[group.call]);
-      give_place(group.call);
-      for (Value v : graph_[group.call].operands) give_place(v);
-    } else {
-      step.kernel = kernels_.size();
-      kernels_.push_back(cuda ? emit_cuda(graph_, group.kernel) : emit_cpp(graph_, group.kernel));
-      for (const auto& operand : kernels_.back().operands) {
-        give_place(operand.value);
-        if (!operand.store) continue;
-        for (int output : in_place_) step.updates |= graph_.outputs[static_cast<size_t>(output)].value == operand.value;
-      }
-      for (const Size& size : rows_to_count_in(group.kernel)) rows_.emplace_back(size, binder_.slots());
+    Step step{group.schedule->launcher({graph_, group.kernel, dialect, binder_.slots(), orders_})};
+    for (const KernelCode::Operand& operand : step.launcher->code().operands) {
+      give_place(operand.value);
+      if (!operand.store) continue;
+      for (int output : in_place_) step.updates |= graph_.outputs[static_cast<size_t>(output)].value == operand.value;
     }
+    for (const Size& size : rows_to_count_in(group.kernel)) rows_.emplace_back(size, binder_.slots());
     steps_.push_back(std::move(step));
-  }
-  for (const KernelCode& code : kernels_) {
-    if (cuda)
-      launchers_.push_back(std::make_unique<CudaLauncher>(graph_, code, binder_.slots(), orders_));
-    else
-      launchers_.push_back(std::make_unique<CpuLauncher>(graph_, code, binder_.slots()));
   }
 
   // Memory goes back after its last reader.
@@ -189,15 +150,9 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
     last[static_cast<size_t>(v)] = step;
     while (graph_[v].kind() == Kind::movement) last[static_cast<size_t>(v = graph_[v].operands[0])] = step;
   };
-  for (size_t s = 0; s < steps_.size(); ++s) {
-    auto use = [&](Value v) { mark(v, static_cast<int>(s)); };
-    if (steps_[s].library) {
-      use(steps_[s].call);
-      for (Value v : graph_[steps_[s].call].operands) use(v);
-    } else {
-      for (const auto& operand : kernels_[steps_[s].kernel].operands) use(operand.value);
-    }
-  }
+  for (size_t s = 0; s < steps_.size(); ++s)
+    for (const KernelCode::Operand& operand : steps_[s].launcher->code().operands)
+      mark(operand.value, static_cast<int>(s));
   for (const Output& output : graph_.outputs) mark(output.value, -1);
   const int end = static_cast<int>(steps_.size()) - 1;
   auto hold = [&](Value v, size_t s, bool temporary) {
@@ -205,12 +160,9 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
     (temporary && until >= 0 ? temporaries_ : others_).push_back({v, static_cast<int>(s), until < 0 ? end : until});
   };
   for (size_t s = 0; s < steps_.size(); ++s) {
-    if (steps_[s].library) {
-      hold(steps_[s].call, s, false);
-      continue;
-    }
-    for (const auto& operand : kernels_[steps_[s].kernel].operands)
-      if (operand.store) hold(operand.value, s, true);
+    const Launcher& launcher = *steps_[s].launcher;
+    for (const KernelCode::Operand& operand : launcher.code().operands)
+      if (operand.store) hold(operand.value, s, !launcher.makes_result());
   }
   for (Value v : graph_.inputs)
     if (owns_inputs && last[static_cast<size_t>(v)] >= 0) owned_.push_back({v, 0, last[static_cast<size_t>(v)]});
@@ -220,22 +172,22 @@ Plan::Plan(Graph graph, const Fusion& fusion, bool cuda, bool tune, bool owns_in
 
 std::vector<std::string> Plan::sources(int device) const {
   std::vector<std::string> result;
-  for (const auto& launcher : launchers_)
-    for (std::string& source : launcher->sources(device)) result.push_back(std::move(source));
+  for (const Step& step : steps_)
+    for (std::string& source : step.launcher->sources(device)) result.push_back(std::move(source));
   return result;
 }
 
 void Plan::attach(const std::vector<CompiledSource>& compiled, int device) {
   auto next = compiled.begin();
-  for (const auto& launcher : launchers_) {
-    const auto end = next + static_cast<long>(launcher->sources(device).size());
-    launcher->attach({next, end}, device);
+  for (const Step& step : steps_) {
+    auto end = next + static_cast<long>(step.launcher->sources(device).size());
+    step.launcher->attach({next, end}, device);
     next = end;
   }
 }
 
 bool Plan::complete() const {
-  return std::all_of(launchers_.begin(), launchers_.end(), [](const auto& launcher) { return launcher->complete(); });
+  return std::all_of(steps_.begin(), steps_.end(), [](const Step& step) { return step.launcher->complete(); });
 }
 
 // The tensors of one call.
@@ -405,27 +357,23 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
   const bool in_place = updates && !in_place_.empty() && run.bind_in_place();
   TuningProgress progress;
   for (const Step& step : steps_) {
-    if (step.library) {
-      std::vector<Tensor> operands;
-      for (Value v : graph_[step.call].operands) operands.push_back(run.get(v));
-      LibraryCall call = calls_[static_cast<size_t>(step.call)];
-      const Tensor& result = run.sizes->tensors[run.place(step.call)];
-      call.rank = result.rank;
-      call.sizes = result.sizes;
-      run.values[run.place(step.call)] = host.call(call, operands);
+    const Launcher& launcher = *step.launcher;
+    const KernelCode& code = launcher.code();
+    const int64_t* symbols = run.sizes->symbols.data();
+    std::vector<const Tensor*> operands;
+    operands.reserve(code.operands.size());
+    if (launcher.makes_result()) {
+      for (const auto& operand : code.operands)
+        operands.push_back(operand.store ? &run.sizes->tensors[run.place(operand.value)] : &run.get(operand.value));
+      run.values[run.place(code.operands.back().value)] =
+          launcher.make_result(host, operands, tune_ ? &progress : nullptr);
       run.follows = false;
     } else {
-      const KernelCode& code = kernels_[step.kernel];
       for (const auto& operand : code.operands)
         if (operand.store) run.make(operand.value);
-      std::vector<const Tensor*> operands;
-      operands.reserve(code.operands.size());
       for (const auto& operand : code.operands) operands.push_back(&run.get(operand.value));
       if (in_place && step.updates) updates->begun = true;
-      const int64_t* symbols = run.sizes->symbols.data();
-      auto work = [&] {
-        launchers_[step.kernel]->run(host, operands, symbols, scalars, tune_ ? &progress : nullptr, run.follows);
-      };
+      auto work = [&] { launcher.run(host, operands, symbols, scalars, tune_ ? &progress : nullptr, run.follows); };
       host.named(code.name, std::ref(work));  // by reference: a std::function of it needs no memory
       run.follows = true;
     }
@@ -458,7 +406,9 @@ std::vector<Tensor> Plan::run(Host& host, std::vector<Tensor> inputs, const std:
 
 std::vector<Plan::KernelReport> Plan::kernels() const {
   std::vector<KernelReport> result;
-  for (const KernelCode& code : kernels_) {
+  for (const Step& step : steps_) {
+    if (step.launcher->library_call() >= 0) continue;
+    const KernelCode& code = step.launcher->code();
     KernelReport report{&code, 0, 0};
     for (const auto& operand : code.operands) {
       int64_t bytes = size_of(operand.dtype);
@@ -473,7 +423,7 @@ std::vector<Plan::KernelReport> Plan::kernels() const {
 std::vector<Value> Plan::library_calls() const {
   std::vector<Value> result;
   for (const Step& step : steps_)
-    if (step.library) result.push_back(step.call);
+    if (const Value call = step.launcher->library_call(); call >= 0) result.push_back(call);
   return result;
 }
 

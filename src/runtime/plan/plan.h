@@ -56,11 +56,9 @@ class Plan {
   std::vector<Value> library_calls() const;
 
   struct Step {
-    bool library = false;
-    Value call = -1;
-    size_t kernel = 0;
-    std::vector<Value> release;  // not needed after this step
-    bool updates = false;        // writes over an input, where the tensors of the call allow it
+    std::unique_ptr<Launcher> launcher;
+    std::vector<Value> release = {};  // not needed after this step
+    bool updates = false;             // writes over an input, where the tensors of the call allow it
   };
 
   // For emit: what a call does.
@@ -68,7 +66,6 @@ class Plan {
   const SymbolBinder& binder() const { return binder_; }
   const std::vector<int>& in_place() const { return in_place_; }
   const Order& order(Value v) const { return orders_[static_cast<size_t>(v)]; }
-  const Launcher& launcher(size_t kernel) const { return *launchers_[kernel]; }
 
  private:
   struct Held {  // memory that kernels or the library fill, and the steps at which it is held
@@ -82,10 +79,7 @@ class Plan {
 
   Graph graph_;
   bool tune_ = false;
-  std::vector<KernelCode> kernels_;
-  std::vector<std::unique_ptr<Launcher>> launchers_;  // per kernel
   std::vector<Step> steps_;
-  std::vector<LibraryCall> calls_;  // per value, only those of library steps are set
   SymbolBinder binder_;
   Preconditions preconditions_;
   size_t scalar_count_ = 0;

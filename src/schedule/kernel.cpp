@@ -1,4 +1,4 @@
-#include "passes/fusion.h"
+#include "schedule/kernel.h"
 
 #include <algorithm>
 
@@ -10,6 +10,33 @@ bool Kernel::reduces() const {
 
 bool Kernel::has_windows() const {
   return std::any_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.tap; });
+}
+
+bool Kernel::is_pointwise() const {
+  const auto meets_others = [](const Step& step) {
+    return step.role == Step::Role::reduce || step.role == Step::Role::contract;
+  };
+  return !reduces() && !has_windows() && std::none_of(steps.begin(), steps.end(), meets_others);
+}
+
+Value Kernel::contraction() const {
+  for (const Step& step : steps)
+    if (step.role == Step::Role::contract) return step.value;
+  return -1;
+}
+
+std::vector<Value> Kernel::loaded() const {
+  std::vector<Value> values;
+  for (const Step& step : steps)
+    if (step.role == Step::Role::load) values.push_back(step.value);
+  return values;
+}
+
+std::vector<Value> Kernel::stored() const {
+  std::vector<Value> values;
+  for (const Step& step : steps)
+    if (step.stored) values.push_back(step.value);
+  return values;
 }
 
 bool loads(const Graph& graph, const Step& step, Value input) {

@@ -1,14 +1,8 @@
+#include "schedule/walk.h"
+
 #include <algorithm>
 
-#include "schedule/schedule.h"
-
 namespace fusewright {
-
-std::string LoopNest::name() const {
-  constexpr const char* names[] = {"pointwise", "row", "column"};
-  std::string text = names[static_cast<size_t>(kind)];
-  return has_window ? (kind == Kind::pointwise ? "window" : "window_" + text) : text;
-}
 
 bool varies(const Step& step, int axis) {
   for (const auto& list : step.dims)
@@ -35,7 +29,7 @@ std::pair<int64_t, int64_t> worth_of(const Graph& graph, const Kernel& kernel, s
 
 std::vector<int> loop_order(const Graph& graph, const Kernel& kernel, bool tiles) {
   // The operand with the most loops says how memory lies; a load before a store, because its layout is given.
-  tiles = tiles && pointwise_schedule.can_schedule(graph, kernel, -1) && !kernel.has_windows();
+  tiles = tiles && kernel.is_pointwise();
   std::vector<int> order, rest;
   std::pair<int64_t, int64_t> best;
   for (const Step& step : kernel.steps) {
@@ -66,7 +60,7 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
       stage = nest.stage[static_cast<size_t>(moments->of)];
     nest.stage[s] = stage + (reduce && !step.side ? 1 : 0);
     if (step.role == Step::Role::window) nest.has_window = true;
-    if (nest.kind != LoopNest::Kind::pointwise && step.role != Step::Role::scalar) {
+    if (kernel.reduces() && step.role != Step::Role::scalar) {
       bool on_row = true;
       for (const auto& list : step.dims)
         for (int a : list)
@@ -84,23 +78,41 @@ void assign_stages(const Graph&, const Kernel& kernel, LoopNest& nest) {
   }
 }
 
-LoopNest choose_schedule(const Graph& graph, const Kernel& kernel, Rows rows) {
-  // A GPU reads and writes operands of pointwise kernels that lie along another axis than the lines as well as the
-  // rest.
-  std::vector<int> order = loop_order(graph, kernel, rows != Rows::cached);
-  int innermost = order.empty() ? -1 : order.back();
-  for (const Schedule* schedule : {&pointwise_schedule, &row_schedule, &column_schedule}) {
-    if (!schedule->can_schedule(graph, kernel, innermost)) continue;
-    LoopNest nest = schedule->lower(graph, kernel, order);
-    if (rows == Rows::memory && nest.kind != LoopNest::Kind::pointwise) {
-      nest.moments = find_moments(graph, kernel);
-      nest.stages = 1;
-      assign_stages(graph, kernel, nest);
-    }
-    nest.carried.assign(kernel.steps.size(), false);
-    if (rows == Rows::registers) nest.carried = find_carried(graph, kernel, nest);
-    return nest;
+namespace {
+
+// A GPU reads and writes operands of pointwise kernels that lie along another axis than the lines as well as the rest.
+std::vector<int> order_for(const Graph& graph, const Kernel& kernel, Dialect dialect) {
+  return loop_order(graph, kernel, dialect == Dialect::cuda);
+}
+
+int innermost(const std::vector<int>& order) { return order.empty() ? -1 : order.back(); }
+
+}  // namespace
+
+bool Walk::can_schedule(const Graph& graph, const Kernel& kernel, Dialect dialect) const {
+  return kernel.contraction() < 0 && walks(kernel, innermost(order_for(graph, kernel, dialect)));
+}
+
+std::string Walk::label(bool has_window) const { return (has_window ? "window_" : "") + std::string(name()); }
+
+LoopNest Walk::nest(const Graph& graph, const Kernel& kernel, Rows rows) const {
+  const Dialect dialect = rows == Rows::cached ? Dialect::cpp : Dialect::cuda;
+  LoopNest nest = lower(graph, kernel, order_for(graph, kernel, dialect));
+  if (rows == Rows::memory && kernel.reduces()) {
+    nest.moments = find_moments(graph, kernel);
+    nest.stages = 1;
+    assign_stages(graph, kernel, nest);
   }
+  nest.label = label(nest.has_window);
+  nest.carried.assign(kernel.steps.size(), false);
+  if (rows == Rows::registers) nest.carried = find_carried(graph, kernel, nest);
+  return nest;
+}
+
+LoopNest choose_walk(const Graph& graph, const Kernel& kernel, Rows rows) {
+  const Dialect dialect = rows == Rows::cached ? Dialect::cpp : Dialect::cuda;
+  for (const Walk* walk : {&pointwise_schedule(), &row_schedule(), &column_schedule()})
+    if (walk->can_schedule(graph, kernel, dialect)) return walk->nest(graph, kernel, rows);
   fail("no schedule for a kernel with ", kernel.axes.size(), " axes");
 }
 

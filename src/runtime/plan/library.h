@@ -1,0 +1,19 @@
+#pragma once
+#include "runtime/plan/launcher.h"
+
+namespace fusewright {
+
+// A contraction in the host's library.
+class LibraryLauncher : public Launcher {
+ public:
+  LibraryLauncher(const Graph& graph, const Kernel& kernel, const Schedule& schedule);
+
+  Value library_call() const override { return code().operands.back().value; }
+  bool makes_result() const override { return true; }
+  Tensor make_result(Host& host, const std::vector<const Tensor*>& operands, TuningProgress* progress) const override;
+
+ private:
+  LibraryCall call_;
+};
+
+}  // namespace fusewright
