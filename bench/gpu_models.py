@@ -1,4 +1,4 @@
-"""Forty drawn models and three real ones on a GPU: eager, torch.compile and ours, forward and training step.
+"""Sixty drawn models and three real ones on a GPU: eager, torch.compile and ours, forward and training step.
 
     python bench/gpu_models.py --list                  the drawn models (bench/results/gpu_models_list.txt)
     python bench/gpu_models.py warm                    fills the caches of both compilers, several processes at once

@@ -1,4 +1,5 @@
-"""Forty models that nobody chose: 30 with a convolution and 10 with a linear layer, drawn by a seed.
+"""Sixty models that nobody chose: 30 with a convolution, 10 with a linear layer of a round size, and 20 with one of any
+size, drawn by a seed.
 
     python bench/model_list.py           prints the list, which stands in bench/results/gpu_models_list.txt
 
@@ -20,7 +21,7 @@ from torch import nn
 
 SEED = 26
 CONVOLUTIONS = ("Conv2d", "ConvTranspose2d", "Conv3d", "Conv2d", "ConvTranspose3d", "ConvTranspose2d")  # in turns
-CONVOLUTION_MODELS, LINEAR_MODELS = 30, 10
+CONVOLUTION_MODELS, LINEAR_MODELS, PRODUCT_MODELS = 30, 10, 20
 STEP_SECONDS = (2e-3, 16e-3)  # what the estimate is aimed at
 MOST_BYTES = 6e9  # of all layers' results together
 BANDWIDTH, ARITHMETIC = 3.5e12, {"2d": 80e12, "3d": 30e12, "ar": 40e12}  # of the estimate, by the layer's last letters
@@ -317,6 +318,60 @@ def linear_model(draw: Draw, name: str) -> Model:
     return fitted(draw, Model(name, tuple(layers), (2, inputs)))
 
 
+ROWS, WIDTHS = (128, 16384), (512, 16384)
+MOST_OPERATIONS = 1.2e12  # of the product, so that eager takes 25 ms at the most
+
+
+class Residual(nn.Module):
+    """What comes in is added to what goes out."""
+
+    def __init__(self, *layers: nn.Module):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+LAYERS["ResidualLinear"] = lambda width, inner: Residual(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))
+
+
+def product_model(draw: Draw, name: str) -> Model:
+    """A linear layer of any size, with what models put behind it."""
+
+    def size(low: int, high: int) -> int:
+        drawn = math.exp(math.log(low) + (math.log(high) - math.log(low)) * draw.random.random())
+        step = draw.weighted({64: 3, 8: 2, 1: 1})  # most users choose round sizes
+        return 5 + round(drawn) % 29 if draw.tiny else max(low, round(drawn / step) * step)
+
+    rows, inputs, features = size(*ROWS), size(*WIDTHS), size(*WIDTHS)
+    while rows > ROWS[0] and 2 * rows * inputs * features > MOST_OPERATIONS:
+        rows //= 2
+    layers = [Layer("Linear", (inputs, features), () if draw.random.random() < 0.8 else (("bias", False),))]
+    layers += some_pointwise(draw, features, 0, 2)
+    core = draw.weighted({"norm": 4, "reduction": 1.5, "softmax": 1, "pool": 1, "residual": 1.5, "none": 2})
+    if core == "norm":
+        kind = draw.one(("GroupNorm", "BatchNorm1d", "LayerNorm"))
+        groups = draw.groups_of(features)
+        layers += [Layer(kind, (groups, features) if kind == "GroupNorm" else (features,)), activation(draw)]
+    elif core == "reduction":
+        layers.append(Layer(draw.one(REDUCTIONS)))
+        features = 1
+    elif core == "softmax":
+        layers.append(Layer("SoftmaxOverChannels"))
+    elif core == "pool":
+        layers.append(
+            Layer(draw.one(("AvgPoolFeatures", "MaxPoolFeatures")), (2 if draw.tiny else draw.one((2, 4, 8)),))
+        )
+        features //= layers[-1].arguments[0]
+    elif core == "residual":
+        layers.append(Layer("ResidualLinear", (features, max(features // 4, 1))))
+    layers += some_pointwise(draw, features, 0, 2)
+    if len(layers) < 3:
+        layers.append(activation(draw))
+    return Model(name, tuple(layers), (rows, inputs))
+
+
 # ---- how large -------------------------------------------------------------------------------------------------------
 
 
@@ -365,7 +420,7 @@ def result_on_meta(layer: nn.Module, x: torch.Tensor) -> torch.Tensor:
 
 
 def models(tiny: bool = False, seed: int = SEED) -> list[Model]:
-    """All forty. `tiny`: what they are made of, in sizes for a CPU."""
+    """All sixty. `tiny`: what they are made of, in sizes for a CPU."""
     found = []
     for number in range(CONVOLUTION_MODELS):
         kind, name = CONVOLUTIONS[number % len(CONVOLUTIONS)], f"conv{number:02}"
@@ -373,6 +428,9 @@ def models(tiny: bool = False, seed: int = SEED) -> list[Model]:
     for number in range(LINEAR_MODELS):
         name = f"linear{number:02}"
         found.append(linear_model(Draw(f"{seed} {name}", tiny), name))
+    for number in range(PRODUCT_MODELS):
+        name = f"product{number:02}"
+        found.append(product_model(Draw(f"{seed} {name}", tiny), name))
     return found
 
 

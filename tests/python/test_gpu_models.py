@@ -29,7 +29,7 @@ def test_list_has_what_it_is_drawn_from():
         assert kind in names, kind
     kernels = {row.layers[0].arguments[2] for row in rows if row.name.startswith("conv")}
     assert {1, 3, 5, 7} <= kernels
-    assert (len(rows), len({str(row.layers) for row in rows})) == (40, 40)
+    assert (len(rows), len({str(row.layers) for row in rows})) == (60, 60)
 
 
 @pytest.mark.parametrize("row", model_list.models(tiny=True), ids=lambda row: row.name)
