@@ -37,6 +37,8 @@ class Host {
   // Where tensors live and kernels run. -1: the CPU, else the index of a GPU, with the stream that kernels are put on.
   virtual int device() const { return -1; }
   virtual void* stream() { return nullptr; }
+  // Matrix products of float32 must have float32's accuracy: the user did not allow less.
+  virtual bool exact_matrix_products() const { return true; }
   // Asks for results that do not depend on timing: the same on every run, whatever was measured.
   virtual bool deterministic() const { return false; }
   // `to` has memory and the sizes of `from`; both may have any strides.

@@ -26,7 +26,8 @@ def stats() -> dict[str, int]:
     `captures`: graphs that Dynamo handed over. `regions`: fused regions made from them. `region_calls`: runs of a
     fused region. `kernels_compiled`: kernels built by the compiler; `cache_hits`: kernels found on disk;
     `memory_hits`: kernels already loaded. `kernels_tuned`: timings on a GPU, of a kernel's launches or of a
-    region against eager, once for sizes of a kind. `fallback_calls`: calls that ran without any fused region although
+    region against eager, once for sizes of a kind. `matrix_products`: products of float32 that our own kernels
+    computed, those of the tuner among them. `fallback_calls`: calls that ran without any fused region although
     the model is optimised, also for a transform of torch.func or forward-mode derivatives. `second_derivatives`:
     regions that ran once more in PyTorch's operators, for gradients with `create_graph=True`. `failed_captures`: frames
     that Dynamo could not trace.

@@ -2,6 +2,7 @@
 
 #include "ir/error.h"
 #include "schedule/library.h"
+#include "schedule/matrix_product.h"
 #include "schedule/walk.h"
 
 namespace fusewright {
@@ -12,8 +13,8 @@ const Schedule& library_schedule() {
 }
 
 std::vector<const Schedule*>& schedules() {
-  static std::vector<const Schedule*> all = {&library_schedule(), &pointwise_schedule(), &row_schedule(),
-                                             &column_schedule()};
+  static std::vector<const Schedule*> all = {&matrix_product_schedule(), &library_schedule(), &pointwise_schedule(),
+                                             &row_schedule(), &column_schedule()};
   return all;
 }
 

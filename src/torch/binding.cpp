@@ -11,6 +11,7 @@
 #include "runtime/cache/disk_cache.h"
 #include "runtime/compiler/background.h"
 #include "runtime/compiler/native_compiler.h"
+#include "runtime/contraction/product_kernels.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/cuda_launch.h"
 #include "runtime/cuda/tuner.h"
@@ -523,6 +524,7 @@ PYBIND11_MODULE(_core, m) {
     result["memory_hits"] = cpu.memory_hits + gpu.memory_hits;
     result["region_calls"] = region_calls();
     result["kernels_tuned"] = Tuner::instance().kernels_timed();
+    result["matrix_products"] = ProductKernels::instance().products();
     return result;
   });
   m.def("set_key_salt", [](const std::string& salt) {
@@ -536,6 +538,11 @@ PYBIND11_MODULE(_core, m) {
 
   // GPUs. The libraries are looked for when the first of these asks, so directories must come before.
   m.def("add_library_directories", &cuda::add_library_directories);
+  // On this GPU kernels of our own may compute products of float32.
+  m.def(
+      "multiplies_float32",
+      [](int device) { return cuda::available() && ProductKernels::serves(cuda::device(device).architecture); },
+      py::call_guard<py::gil_scoped_release>());
   m.def("cuda_available", &cuda::available, py::call_guard<py::gil_scoped_release>());
   m.def("let_l2_forget", &cuda::let_l2_forget, py::call_guard<py::gil_scoped_release>());
   m.def("cuda_unavailable_because", &cuda::unavailable_because, py::call_guard<py::gil_scoped_release>());

@@ -104,6 +104,8 @@ Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& opera
   }
 }
 
+bool TorchHost::exact_matrix_products() const { return !at::globalContext().allowTF32CuBLAS(); }
+
 bool TorchHost::deterministic() const { return at::globalContext().deterministicAlgorithms(); }
 
 void TorchHost::copy(const Tensor& from, Tensor& to) { view(to).copy_(view(from)); }

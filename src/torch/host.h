@@ -52,6 +52,7 @@ class TorchHost : public Host {
   int device() const override { return gpu_; }
   void* stream() override { return stream_; }
   bool deterministic() const override;  // torch.use_deterministic_algorithms
+  bool exact_matrix_products() const override;
   void copy(const Tensor& from, Tensor& to) override;
   void clear(Tensor& t) override;
 

@@ -32,7 +32,9 @@ class Interrupted(RuntimeError):
     pass
 
 
-_stats = {"kernels_compiled": 0, "cache_hits": 0, "memory_hits": 0, "region_calls": 0, "kernels_tuned": 0}
+_stats = dict.fromkeys(
+    ("kernels_compiled", "cache_hits", "memory_hits", "region_calls", "kernels_tuned", "matrix_products"), 0
+)
 unavailable = False  # tests set it: every region then refuses to run
 cuda = False  # tests set it: regions may be on a GPU
 
@@ -59,6 +61,10 @@ def add_library_directories(directories):
 
 def cuda_available():
     return cuda
+
+
+def multiplies_float32(device):
+    return False
 
 
 def cuda_unavailable_because():

@@ -19,7 +19,11 @@ from .. import _core, reasons
 from ..errors import Decline
 from .importer import device_of, numel_hint, try_alone
 from .normalize import autocast_states, is_marker
-from .operators import CAST, COMPUTE, FREE_VIEWS, PASSIVE, TABLE
+from .operators import CAST, COMPUTE, FREE_VIEWS, PASSIVE, PRODUCTS, TABLE
+from .sizes import size_hint
+
+# Operations: a smaller product alone takes the library less time than two calls.
+LEAST_PRODUCT = 1 << 30
 
 
 @dataclass
@@ -188,11 +192,22 @@ def _hangs_on_work(view: fx.Node) -> bool:
 
 
 def _not_worth_a_call(members: list[fx.Node]) -> str | None:
-    """Products and casts alone are PyTorch's already; single numbers (a counter) cost less than a kernel's launch."""
+    """Products and casts alone are PyTorch's already, unless our own kernels may compute them; single numbers (a
+    counter) cost less than a kernel's launch."""
     rows = [TABLE[node.target] for node in members if node.target in TABLE]
-    if not any(row.role == COMPUTE for row in rows):
+    if not any(row.role == COMPUTE for row in rows) and not any(map(_is_product_of_ours, members)):
         return reasons.ALONE
     return None if any(_largest(node) > 1 for node in members) else reasons.TOO_SMALL
+
+
+def _is_product_of_ours(node: fx.Node) -> bool:
+    """Whether kernels of our own may compute it (docs/contractions.md)."""
+    place = PRODUCTS.get(TABLE[node.target].name) if node.target in TABLE else None
+    device, result = device_of(node), node.meta["val"]
+    if place is None or device is None or device.type != "cuda" or result.dtype is not torch.float32:
+        return False
+    operations = 2 * numel_hint(result) * size_hint(node.args[place].meta["val"].shape[-1])
+    return operations >= LEAST_PRODUCT and _core.multiplies_float32(device.index or 0)
 
 
 def _largest(node: fx.Node) -> int:

@@ -15,6 +15,7 @@ Role of a row:
 """
 
 from . import contractions, movement, norms, pointwise, reductions, windows  # noqa: F401  they fill the table
+from .contractions import PRODUCTS
 from .table import CAST, COMPUTE, FREE_VIEWS, HEAVY, PASSIVE, TABLE, Row
 
-__all__ = ["CAST", "COMPUTE", "FREE_VIEWS", "HEAVY", "PASSIVE", "TABLE", "Row"]
+__all__ = ["CAST", "COMPUTE", "FREE_VIEWS", "HEAVY", "PASSIVE", "PRODUCTS", "TABLE", "Row"]

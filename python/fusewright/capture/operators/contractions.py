@@ -19,6 +19,10 @@ def _one_dtype(c, *operands):
         c.decline(reasons.UNSUPPORTED_DTYPE, "a product of " + ", ".join(str(t.dtype) for t in operands if t))
 
 
+# Rows of matrix products, each with the place of its first factor among the arguments.
+PRODUCTS = {"linear": 0, "matmul": 0, "addmm": 1, "baddbmm": 1}
+
+
 @imports("linear", role=HEAVY)
 def _linear(c, input, weight, bias):
     _one_dtype(c, input, weight, bias)
