@@ -33,7 +33,7 @@ class Products : public ::testing::Test {
  protected:
   // The product, computed by `processors` blocks.
   static std::vector<float> product(const Matrix& a, const Matrix& b, const std::vector<float>& bias = {},
-                                    int processors = 3) {
+                                    int processors = 3, int64_t large = int64_t{64} << 20) {
     static const Program program(fusewright::ProductKernels::source());
     ProductProblem problem;
     problem.a = a.operand();
@@ -43,7 +43,8 @@ class Products : public ::testing::Test {
     problem.depth = a.depth;
     const DeviceArray<float> given_bias(bias.size() + 1, [&](size_t i) { return i < bias.size() ? bias[i] : 0; });
     if (!bias.empty()) problem.bias = given_bias.data();
-    const ProductPlan plan(problem, processors);
+    const ProductPlan plan(problem, processors, large);
+    strips = plan.strips();
     const DeviceArray<char> workspace(static_cast<size_t>(plan.workspace_bytes()) + 1024);
     char* aligned = workspace.data();
     while (reinterpret_cast<uintptr_t>(aligned) % 1024 != 0) ++aligned;
@@ -82,6 +83,7 @@ class Products : public ::testing::Test {
     return worst;
   }
 
+  static inline size_t strips = 0;
   static inline uint32_t flagged = 0;  // blocks that the last product computed once more
   std::mt19937 random{7};
   float normal() { return std::normal_distribution<float>()(random); }
@@ -109,6 +111,19 @@ TEST_F(Products, AddUpPartsOfTheDepthInOneOrder) {
   EXPECT_LT(error(a, b, first), 2 * float32);
   const Seed other(11);
   EXPECT_EQ(first, product(a, b, bias, 4));
+}
+
+// The larger operand is cut: columns of the product, or rows.
+TEST_F(Products, CutLargeOperandsIntoStrips) {
+  for (const bool cuts_rows : {false, true}) {
+    const int64_t rows = cuts_rows ? 400 : 60, columns = cuts_rows ? 60 : 700;
+    const Matrix a(rows, 40, false, [&](int64_t, int64_t) { return normal(); });
+    const Matrix b(columns, 40, !cuts_rows, [&](int64_t, int64_t) { return normal(); });
+    std::vector<float> bias;
+    for (int64_t j = 0; j < columns; ++j) bias.push_back(0);
+    EXPECT_LT(error(a, b, product(a, b, bias, 1, 1)), 2 * float32);
+    EXPECT_EQ(strips, cuts_rows ? 4u : 3u);
+  }
 }
 
 // Rows whose numbers differ by more than a pair of halves can carry, and sums that only see the small ones.

@@ -6,8 +6,6 @@ namespace fusewright {
 namespace {
 
 constexpr int64_t most = int64_t{1} << 30;  // rows, columns and depth: the kernels count them in 32 bits
-// A packed operand beyond this is packed in strips.
-constexpr int64_t large_operand = int64_t{96} << 20;
 // Pairs of blocks along the depth for each pair in the sample of `check`.
 constexpr uint32_t sample_every = 32;
 
@@ -91,16 +89,21 @@ std::optional<ProductProblem> product_of(const std::vector<const Tensor*>& opera
   return p;
 }
 
-ProductPlan::ProductPlan(const ProductProblem& problem, int processors)
-    : problem_(problem), strip_columns_(problem.columns), processors_(processors) {
-  const int64_t row_tiles = ceil_div(problem.rows, fw::tile_rows);
-  if (problem.batches == 1 && 4 * problem.columns * problem.depth > large_operand) {
-    // Each strip has a tile for each processor.
-    const int64_t tiles = std::max<int64_t>(processors / row_tiles, 1);
-    strip_columns_ = std::min(problem.columns, tiles * fw::tile_columns);
+ProductPlan::ProductPlan(const ProductProblem& problem, int processors, int64_t large)
+    : problem_(problem), strip_rows_(problem.rows), strip_columns_(problem.columns), processors_(processors) {
+  if (problem.batches == 1) {
+    // The larger operand is cut. A strip has a tile for each processor, or more where it is small even so.
+    const bool cuts_rows = problem.rows > problem.columns;
+    const int64_t row_tiles = ceil_div(problem.rows, fw::tile_rows);
+    const int64_t column_tiles = ceil_div(problem.columns, fw::tile_columns);
+    const int64_t step = cuts_rows ? fw::tile_rows * std::max<int64_t>(processors / column_tiles, 1)
+                                   : fw::tile_columns * std::max<int64_t>(processors / row_tiles, 1);
+    const int64_t steps = std::max<int64_t>(large / (4 * step * problem.depth), 1);
+    int64_t& strip = cuts_rows ? strip_rows_ : strip_columns_;
+    strip = std::min(strip, steps * step);
   }
-  strips_ = static_cast<size_t>(ceil_div(problem.columns, strip_columns_));
-  shape_a_ = shape_of(problem.rows, problem.depth);
+  strips_ = static_cast<size_t>(ceil_div(problem.rows, strip_rows_) * ceil_div(problem.columns, strip_columns_));
+  shape_a_ = shape_of(strip_rows_, problem.depth);
   shape_b_ = shape_of(strip_columns_, problem.depth);
   const double multiply = choose_splits(processors);
   a_ = place(shape_a_.row_blocks * problem.batches);
@@ -143,8 +146,7 @@ double ProductPlan::choose_splits(int processors) {
     const double depth = static_cast<double>(ceil_div(pairs, splits)) * 2;
     double time = waves * (depth * stage_microseconds + tile_microseconds);
     if (splits > 1) {
-      const double results =
-          static_cast<double>(problem_.rows) * static_cast<double>(strip_columns_ * problem_.batches);
+      const double results = static_cast<double>(strip_rows_) * static_cast<double>(strip_columns_ * problem_.batches);
       time += 8 * results * splits / bytes_in_a_microsecond + launch_microseconds;
     }
     if (splits > 1 && time >= least) continue;
@@ -155,8 +157,11 @@ double ProductPlan::choose_splits(int processors) {
 }
 
 ProductPlan::Strip ProductPlan::strip(size_t number, char* workspace, float* result) const {
-  const int64_t first = static_cast<int64_t>(number) * strip_columns_;
-  const int64_t columns = std::min(strip_columns_, problem_.columns - first);
+  const bool cuts_rows = strip_rows_ < problem_.rows;
+  const int64_t first_row = cuts_rows ? static_cast<int64_t>(number) * strip_rows_ : 0;
+  const int64_t first_column = cuts_rows ? 0 : static_cast<int64_t>(number) * strip_columns_;
+  const int64_t rows = std::min(strip_rows_, problem_.rows - first_row);
+  const int64_t columns = std::min(strip_columns_, problem_.columns - first_column);
   const auto given = [&](const ProductProblem::Operand& o, int64_t from, int64_t rows) {
     fw::GivenOperand g{};
     g.data = o.data + from * o.row_stride;
@@ -180,17 +185,18 @@ ProductPlan::Strip ProductPlan::strip(size_t number, char* workspace, float* res
   const auto blocks_of = [](const fw::PackOperand& o) {
     return o.shape.row_blocks * fw::packed_rows / fw::rows_packed_by_a_block(o.by) * o.from.batches;
   };
-  const fw::PackedShape shape_b = shape_of(columns, problem_.depth);
+  const fw::PackedShape shape_a = shape_of(rows, problem_.depth), shape_b = shape_of(columns, problem_.depth);
   Strip s{};
-  s.pack.a = operand(given(problem_.a, 0, problem_.rows), a_, shape_a_);
-  s.pack.b = operand(given(problem_.b, first, columns), b_, shape_b);
-  s.pack.blocks_of_a = number == 0 ? blocks_of(s.pack.a) : 0;  // packed with the first strip
+  s.pack.a = operand(given(problem_.a, first_row, rows), a_, shape_a);
+  s.pack.b = operand(given(problem_.b, first_column, columns), b_, shape_b);
+  // The operand that is not cut is packed with the first strip.
+  s.pack.blocks_of_a = number == 0 || cuts_rows ? blocks_of(s.pack.a) : 0;
   s.pack.flags = reinterpret_cast<fw::u32*>(workspace + flags_);
-  s.pack.flag_count = shape_a_.row_blocks * shape_b.row_blocks * s.pack.a.from.batches;
-  s.pack_blocks = s.pack.blocks_of_a + blocks_of(s.pack.b);
+  s.pack.flag_count = shape_a.row_blocks * shape_b.row_blocks * s.pack.a.from.batches;
+  s.pack_blocks = s.pack.blocks_of_a + (number == 0 || !cuts_rows ? blocks_of(s.pack.b) : 0);
 
   fw::ProductArgs& p = s.product;
-  p.shape.a_blocks = shape_a_.row_blocks;
+  p.shape.a_blocks = shape_a.row_blocks;
   p.shape.b_blocks = shape_b.row_blocks;
   p.shape.depth_blocks = shape_a_.depth_blocks;
   p.shape.batches = s.pack.a.from.batches;
@@ -201,11 +207,11 @@ ProductPlan::Strip ProductPlan::strip(size_t number, char* workspace, float* res
   p.b = s.pack.b.to;
   p.given_a = s.pack.a.from;
   p.given_b = s.pack.b.from;
-  p.result = result + first;
+  p.result = result + first_row * problem_.columns + first_column;
   p.row_stride = problem_.columns;
   p.column_stride = 1;
   p.batch_stride = problem_.rows * problem_.columns;
-  p.bias = problem_.bias ? problem_.bias + first : nullptr;
+  p.bias = problem_.bias ? problem_.bias + first_column : nullptr;
   p.partial = reinterpret_cast<float*>(workspace + partial_);
   p.flags = s.pack.flags;
   p.sample_blocks = shape_a_.sample_blocks;

@@ -31,11 +31,12 @@ struct ProductProblem {
 // Nothing: operands that only the library takes. `operands`: a, b and perhaps a bias, then the result's sizes.
 std::optional<ProductProblem> product_of(const std::vector<const Tensor*>& operands);
 
-// The launches of a problem. Large operands b are packed and multiplied in strips of columns, one after the other, so
-// that their packed form takes little memory.
+// The launches of a problem. A large operand is packed and multiplied in strips of its rows, one after the other, so
+// that its packed form takes little memory.
 class ProductPlan {
  public:
-  ProductPlan(const ProductProblem& problem, int processors);
+  // `large`: bytes of an operand from which on it is cut.
+  ProductPlan(const ProductProblem& problem, int processors, int64_t large = int64_t{64} << 20);
 
   int64_t workspace_bytes() const { return workspace_; }
   // What it should take, by a model of an H200.
@@ -61,7 +62,7 @@ class ProductPlan {
 
   ProductProblem problem_;
   size_t strips_ = 1;
-  int64_t strip_columns_ = 0;
+  int64_t strip_rows_, strip_columns_;     // of the product; one of them is all
   fw::PackedShape shape_a_{}, shape_b_{};  // of a strip
   uint32_t splits_ = 1;
   Places a_{}, b_{};
