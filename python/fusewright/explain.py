@@ -40,11 +40,12 @@ class Kernel:
 
 @dataclass
 class LibraryCall:
-    """An operator inside a region that PyTorch's own library computes."""
+    """An operator inside a region that PyTorch's own library computes, or kernels that stand for it."""
 
     operator: str
     phase: str
     shapes: object
+    schedule: str = "library"  # or `matrix_product`: kernels of our own where they are faster
     region: str = ""
     step: int = 0
     operations: int = 0  # two for each product
@@ -56,6 +57,10 @@ class LibraryCall:
     @property
     def name(self) -> str:
         return self.operator
+
+    @property
+    def computed_by(self) -> str:
+        return self.operator if self.schedule == "library" else f"{self.operator}, or fw_matmul where that is faster"
 
     @property
     def bytes_read(self) -> int:
@@ -174,7 +179,7 @@ class Explanation:
         if self.library:
             lines += ["", "library calls"]
             lines += table(
-                ("operator", "phase", "shapes"), [(c.operator, c.phase, str(c.shapes)) for c in self.library]
+                ("operator", "phase", "shapes"), [(c.computed_by, c.phase, str(c.shapes)) for c in self.library]
             )
         if self.rewrites:
             lines += ["", "rewrites", *(f"  {rewrite}" for rewrite in self.rewrites)]

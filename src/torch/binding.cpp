@@ -167,6 +167,7 @@ py::list report_library(const Plan& plan, const Fusion& fusion, const char* phas
     }
     py::dict row;
     row["operator"] = name_of(node.op);
+    row["schedule"] = plan.steps()[step].launcher->code().schedule;
     row["phase"] = phase;
     row["shapes"] = shapes;
     row["dtype"] = name_of(node.type.dtype);

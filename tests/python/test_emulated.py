@@ -26,6 +26,15 @@ def test_kernels_are_cuda():
     assert explanation.kernels and all("__global__" in kernel.text for kernel in explanation.kernels)
 
 
+def test_who_computes_a_product_is_explained():
+    """Products of float32 have two variants on a GPU, all others one."""
+    for dtype, schedule in ((torch.float32, "matrix_product"), (torch.float64, "library")):
+        x, y = torch.randn(4, 5, dtype=dtype), torch.randn(5, 6, dtype=dtype)
+        explanation = fusewright.explain(lambda x, y: torch.tanh(x @ y), x, y)
+        assert [call.schedule for call in explanation.library] == [schedule]
+        assert ("fw_matmul" in str(explanation)) == (schedule == "matrix_product")
+
+
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name not in UNARY])
 def test_operation(name):
     fn, inputs = ENTRIES[name]
