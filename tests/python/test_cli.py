@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from test_bad_input import run as run_somewhere
 
-from fusewright.commands import cache, cli, console, doctor
+from fusewright import console
+from fusewright.commands import cache, cli, doctor
 from fusewright.errors import InputError
 from fusewright.judge.oracle import Verdict
 

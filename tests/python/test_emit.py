@@ -18,9 +18,9 @@ import showcase
 import torch
 from torch import nn
 
-from fusewright import _core
+from fusewright import _core, models
 from fusewright.benchmark.traffic import traffic_of
-from fusewright.commands import cli, models
+from fusewright.commands import cli
 from fusewright.emit import emit, headers
 from fusewright.emit.capturing import tells_guards
 from fusewright.emit.explanation import eager_bytes
