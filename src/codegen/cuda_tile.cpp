@@ -61,7 +61,7 @@ void CudaEmitter::write_tiled_entry() {
   }
   close();
 
-  // A thread holds 16 elements of each operand at a time.
+  // A thread holds up to 16 elements of each operand at a time.
   const char* blocks = loads.size() <= 2 ? "4" : loads.size() == 3 ? "3" : "2";
   open("extern \"C\" __global__ void __launch_bounds__(256, ", blocks, ") ", code_.name, "(const Args a)");
   line("fw::follow_last_launch();");
@@ -81,12 +81,12 @@ void CudaEmitter::write_tiled_entry() {
   auto over_items = [&](const std::vector<std::string>& what) {
     out_ += "#pragma unroll\n";
     open("for (int item = 0; item < ITEMS; ++item)");
-    line("const index e = tile.along + static_cast<index>(tile.item_along());");
-    line("const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));");
-    line("if (across >= a.walked || e >= a.line) continue;");
+    line("const index e = tile.along + static_cast<index>(tile.item_along);");
+    line("const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));");
+    line("if (!tile.has(item) || across >= a.walked || e >= a.line) continue;");
     line("Row here = row;");
     line("move_across(a, across, here);");
-    line("here.tile = tile.place(tile.item_across(item), tile.item_along());");
+    line("here.tile = tile.place(tile.across_of(item), tile.item_along);");
     for (const std::string& text : what) line(text);
     close();
   };

@@ -145,7 +145,10 @@ class CudaRules {
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
+  // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
+  bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
+  bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along, int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
 
   void set_vector(Call& call, int vector) const;

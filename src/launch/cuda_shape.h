@@ -149,8 +149,11 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
 
 inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
                                                    const Tiling& tiling) const {
-  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
-  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+  const int widest = std::min(widest_, widest_in_tile);
+  const int vector = vectors_fit(g, operands, tiling) ? widest : 1;
+  Tiling with_vector = tiling;
+  with_vector.vector = vectors_fit_across(g, operands, tiling) ? widest : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, with_vector, vector).items), needs_wide(g), with_vector};
 }
 
 // If operands need tiles that fit, and their variant is at hand.
@@ -158,15 +161,15 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   const Tiling tiling = find_tiling(code_, c.g);
   if (tiling.operands == 0) return false;
   const Variant variant = tiled_variant(c.g, operands, tiling);
-  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  const TileShape shape = tile_shape(code_, c.g, variant.tiling, variant.vector);
   if (shape.shared_bytes > c.shared_limit) return false;
   int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
   const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
   if (!tiles_are_ready(c, variant)) return false;
   c.variant = variant;
   c.tile_bytes = shape.shared_bytes;
-  c.team = shape.width;
-  c.lanes = shape.length;
+  c.parts = shape.width;
+  c.share = c.lanes = shape.length;
   c.tiles = shape.tiles_along;
   c.rows = shape.tiles_across;
   c.line = line / variant.vector;

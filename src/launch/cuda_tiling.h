@@ -19,9 +19,13 @@ inline int64_t power_of_two_from(int64_t n) {
 struct Tiling {
   uint64_t operands = 0;  // a bit for each; 0: all lie well
   int across = -1;        // the axis along which these lie
+  int vector = 1;         // elements that are read or written at once there
   bool has(size_t operand) const { return operand < 64 && (operands >> operand & 1) != 0; }
-  bool operator==(const Tiling& o) const { return operands == o.operands && across == o.across; }
-  bool operator<(const Tiling& o) const { return std::tie(operands, across) < std::tie(o.operands, o.across); }
+  bool operator==(const Tiling& o) const { return key() == o.key(); }
+  bool operator<(const Tiling& o) const { return key() < o.key(); }
+
+ private:
+  std::tuple<uint64_t, int, int> key() const { return {operands, across, vector}; }
 };
 
 constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
@@ -29,7 +33,7 @@ constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them i
 // The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
 struct TileShape {
   static constexpr int64_t threads = 256, shortest = 4;
-  int64_t items;          // vectors that a thread computes
+  int64_t items;          // vectors along that a thread computes
   int64_t width, length;  // across and along
   int64_t tiles_across, tiles_along;
   int64_t shared_bytes;
@@ -60,18 +64,38 @@ inline Tiling find_tiling(const KernelLoops& code, const Geometry& g) {
   return best;
 }
 
-// As many vectors across as along, as far as the two axes have them. A thread turns `groups` squares of vectors.
+// What a block of 256 threads can turn at a time (kernels/cuda_tile.h): both sides of the tile have room for all of it,
+// and so has shared memory, whose lines are powers of two.
+inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
+  const int64_t elements_across = shape.width * across_vector, threads = TileShape::threads;
+  return shape.width <= threads && shape.length <= threads &&
+         power_of_two_from(shape.length) * elements_across <= threads * shape.items &&
+         shape.items * (threads / shape.length) >= elements_across &&
+         shape.items / across_vector * (threads / shape.width) >= shape.length;
+}
+
+// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the other.
 inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
   TileShape shape;
-  shape.items = std::max(vector, 4);
-  const int64_t groups = shape.items / vector, squares = TileShape::threads * groups;
-  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], vector);
+  shape.items = vector > 1 ? std::max(vector, 4) : 8;
+  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], tiling.vector);
   const int64_t along = g.sizes[static_cast<size_t>(code.nest.inner)] / vector;
-  shape.width = std::clamp<int64_t>(power_of_two_from(across), groups, vector > 1 ? 16 : 32);
-  shape.length = std::clamp<int64_t>(power_of_two_from(along), groups, squares / shape.width);
-  shape.width = squares / shape.length;
+  shape.width = std::min<int64_t>(across, tiling.vector > 1 ? 16 : 32);
+  shape.length = std::min<int64_t>(along, vector > 1 ? 16 : 32);
+  auto grow = [&](int64_t TileShape::*side, int64_t most) {
+    TileShape larger = shape;
+    larger.*side = std::min(2 * (shape.*side), most);
+    if (larger.*side == shape.*side || !tile_fits(larger, tiling.vector)) return false;
+    shape = larger;
+    return true;
+  };
+  while (grow(&TileShape::width, across) || grow(&TileShape::length, along)) {
+  }
+  // No tile has less to do than the others.
   shape.tiles_across = ceil_div(across, shape.width);
   shape.tiles_along = ceil_div(along, shape.length);
+  shape.width = ceil_div(across, shape.tiles_across);
+  shape.length = ceil_div(along, shape.tiles_along);
   shape.shared_bytes = 0;
   for (size_t o = 0; o < code.operands.size(); ++o)
     if (tiling.has(o))

@@ -157,7 +157,8 @@ std::vector<Launcher::Emitted> CudaLauncher::emitted() const {
   for (const Variant& v : all) {
     const std::string tiling =
         v.tiling.operands == 0 ? "{}"
-                               : "{" + std::to_string(v.tiling.operands) + ", " + std::to_string(v.tiling.across) + "}";
+                               : "{" + std::to_string(v.tiling.operands) + ", " + std::to_string(v.tiling.across) + ", " +
+                                     std::to_string(v.tiling.vector) + "}";
     const std::string fields = "{" + std::to_string(v.vector) + ", " + std::to_string(v.items) + ", " +
                                (v.wide ? "true" : "false") + ", " + tiling + ", " + std::to_string(v.row) + "}";
     const char* label = v.tiling.operands != 0 ? "tiled" : v.items == 0 ? "walking" : "";
@@ -178,6 +179,7 @@ std::string CudaLauncher::defines(const Variant& variant) const {
   if (variant.tiling.operands != 0) {
     define("TILED", variant.tiling.operands);
     define("ACROSS", variant.tiling.across);
+    define("ACROSS_VECTOR", variant.tiling.vector);
   } else if (variant.items != 0 && code_.nest.kind != LoopNest::Kind::pointwise) {
     const Held h = held(variant);
     define("DEPTH", h.depth);
