@@ -464,17 +464,20 @@ void CudaEmitter::write_merge_loop(int p, const std::string& sums, const std::st
   line("  ", sums, ".merge(", partial(p, "i"), ");");
 }
 
-// Many partial sums are added up once, by a launch of its own, before every block of the next pass reads them. Each
-// block takes some of a row's lanes.
+// A block for each lane of those that left partial sums: its team is the lane's alone.
+void CudaEmitter::write_place_of_lane() {
+  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+  line("const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;");
+  line("const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);");
+}
+
+// Many partial sums are added up once, by a launch of its own, before every block of the next pass reads them.
 void CudaEmitter::write_merge_entry(int p) {
   if (reduces_in(p).empty()) return;
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_merge", id, "(const Args a)");
   line("fw::follow_last_launch();");
-  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
-  line("const index first = static_cast<index>(fw::block_index() << a.lane_bits);");
-  line(
-      "const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);");
+  write_place_of_lane();
   line("Sums", id, " sums;");
   line("sums.clear();");
   write_merge_loop(p, "sums", "a.splits");
@@ -507,16 +510,21 @@ void CudaEmitter::write_phase_entry(int p) {
   const bool in_step = leaves_sums(p);
   std::string id = to_string(p);
   open("extern \"C\" __global__ void __launch_bounds__(256) ", code_.name, "_phase", id, "(const Args a)");
-  line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
-  // Where blocks stay, their order goes backwards as well.
-  line("const index block = static_cast<index>(",
-       goes_backwards(p) && in_step ? "fw::block_count() - 1 - fw::block_index()" : "fw::block_index()", ");");
-  line("const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);");
-  line("const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);");
+  if (last) {
+    write_place_of_lane();
+    line("const index split = 0;");
+  } else {
+    line("fw::Team team = fw::make_team(a.team_bits, a.lane_bits);");
+    // Where blocks stay, their order goes backwards as well.
+    line("const index block = static_cast<index>(",
+         goes_backwards(p) && in_step ? "fw::block_count() - 1 - fw::block_index()" : "fw::block_index()", ");");
+    line("const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);");
+    line("const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);");
+  }
   line("Row row;");
   if (is_column()) {
     line("const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);");
-    line("row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;");
+    line("row.pos = ((tile.remainder << a.partial_bits) + lane) * V;");
     line("row.live = row.pos < a.sizes[", to_string(nest().inner), "];");
     line("if (!row.live) row.pos = 0;");
     line("place_row(a, tile.quotient, 0, row);");

@@ -74,22 +74,39 @@ inline std::vector<std::string> CudaRules::entries(const Variant& variant) const
   return result;
 }
 
+// Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
+inline bool CudaRules::vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                                   int64_t elements) const {
+  const auto operand = static_cast<size_t>(of.operand);
+  const auto bytes =
+      std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(elements * size_of(code_.operands[operand].dtype)));
+  if (reinterpret_cast<uintptr_t>(tensor.data) % bytes != 0) return false;
+  for (size_t a = 0; a < g.axes; ++a) {
+    const int64_t stride = g.stride(operand, a);
+    if (g.sizes[a] == 1) continue;
+    if (static_cast<int>(a) == along ? stride != 1 : stride % elements != 0) return false;
+  }
+  return true;
+}
+
 inline bool CudaRules::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
                                    const Tiling& tiling) const {
   const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
   if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
-  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaLoops::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes =
-        std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(widest * size_of(code_.operands[operand].dtype)));
-    if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
-    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
-    for (size_t a = 0; a < g.axes; ++a) {
-      const int64_t stride = g.stride(operand, a);
-      if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
-    }
+    if (!tiling.has(operand) && !vector_fits(g, *operands[operand], v, v.axis, widest)) return false;
+  }
+  return true;
+}
+
+inline bool CudaRules::vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                          const Tiling& tiling) const {
+  const int widest = std::min(widest_, widest_in_tile);
+  if (g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
+  for (const CudaLoops::Vector& v : code_.cuda.vectors) {
+    const auto operand = static_cast<size_t>(v.operand);
+    if (tiling.has(operand) && !vector_fits(g, *operands[operand], v, tiling.across, widest)) return false;
   }
   return true;
 }
@@ -239,16 +256,17 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   } else {
     const CudaLoops::Walking& walking = code_.cuda.walking;
     auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
-    Call merge = c;  // the same sums, by more threads
-    merge.lanes = std::min<int64_t>(c.lanes, 4);
-    merge.team = merge.threads / merge.lanes;
+    // What adds up the sums of all splits: a team for each lane, so that none of its threads has many.
+    Call merge = c;
+    merge.lanes = 1;
+    merge.threads = merge.team = std::clamp<int64_t>(power_of_two_from(c.splits / 4), 32, 256);
     for (int p = 0; p < walking.stages; ++p) {
       const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
       start(c, entry("_phase", p),
             in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch()), 1));
-      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
+      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * c.lanes);
     }
-    if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
+    if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
   if (!sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
