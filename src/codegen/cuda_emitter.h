@@ -112,6 +112,7 @@ class CudaEmitter : Emitter {
   void write_place(const std::string& row, const std::string& turn);
   void write_team_end(bool held);
   void write_phase_entry(int p);
+  void write_place_of_lane();
   void write_merge_entry(int p);
   void write_merge_loop(int p, const std::string& sums, const std::string& count);
   std::string partial(int p, const std::string& split) const;
@@ -155,6 +156,8 @@ class CudaEmitter : Emitter {
   std::string given_by_window(int s);
   void write_gathered_windows(int s);
   std::string tap_line(int s, int operand) const;
+  void write_what_all_taps_share(int s);
+  bool is_used_in_taps(int s, int shared) const;
   void open_lanes(int s);
 
   const Text kind_;

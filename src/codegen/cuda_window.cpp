@@ -35,6 +35,7 @@ void CudaEmitter::write_window(int s) {
   close();
 
   open("if (inside)");
+  write_what_all_taps_share(s);
   const bool gathers = gathers_by_windows(s), always = gathers && axis(inner_tap(s)).stride == 1;
   if (gathers) {
     if (!always) open("if constexpr (V % ", to_string(axis(inner_tap(s)).stride), " == 0)");
@@ -61,6 +62,44 @@ void CudaEmitter::write_window(int s) {
     line(element, " = ", rounded(other, element), ";");
     close();
   }
+}
+
+// Values that only change along the line (a factor for each channel, where channels lie innermost) are the same in all
+// taps: they are worked out before, and those that a tap uses are kept.
+void CudaEmitter::write_what_all_taps_share(int s) {
+  const std::vector<int> steps = window_steps(s);
+  auto is_shared = [&](int other) { return !in_window(other); };
+  if (std::none_of(steps.begin(), steps.end(), is_shared)) return;
+  for (int other : steps) {
+    if (!is_shared(other)) continue;
+    const std::string name = to_string(other);
+    if (is_used_in_taps(s, other)) line(reg(other), " shared", name, "[V];");
+    if (step(other).role != Role::load) continue;
+    const int operand = operand_of_[static_cast<size_t>(other)].load;
+    line(storage_type(dtype(other)), " line", name, "[V];");
+    line("fw::load_line(", pointer(operand), " + ", lane_offset(operand, "0"), ", a.reads, line", name, ");");
+  }
+  open_lanes(s);
+  for (int other : steps) {
+    if (!is_shared(other)) continue;
+    const std::string name = to_string(other);
+    line("const ", reg(other), " v", name, " = ",
+         step(other).role == Role::load   ? "fw::convert<" + std::string(reg(other)) + ">(line" + name + "[i])"
+         : step(other).role == Role::iota ? iota(other)
+                                          : compute(other),
+         ";");
+    if (is_used_in_taps(s, other)) line("shared", name, "[i] = v", name, ";");
+  }
+  close();
+}
+
+bool CudaEmitter::is_used_in_taps(int s, int shared) const {
+  auto uses = [&](int other) {
+    const std::vector<int>& operands = step(other).operands;
+    return std::find(operands.begin(), operands.end(), shared) != operands.end();
+  };
+  const std::vector<int> steps = window_steps(s);
+  return uses(s) || std::any_of(steps.begin(), steps.end(), [&](int other) { return in_window(other) && uses(other); });
 }
 
 void CudaEmitter::open_lanes(int s) {
@@ -155,16 +194,29 @@ void CudaEmitter::write_gathered_windows(int s) {
 void CudaEmitter::open_tap(int s, size_t k) {
   const Axis& t = tap(s, k);
   std::string id = to_string(step(s).taps[k]), size = "static_cast<index>(a.sizes[" + id + "])";
-  std::string shift = to_string(t.padding) + " - k" + id + " * " + to_string(t.dilation), st = to_string(t.stride);
+  const std::string st = to_string(t.stride), k_name = "k" + id, t_name = "t" + id;
   std::string base = t.base < 0 ? "0" : coordinate(t.base, "i");
-  if (t.kernel <= 8) out_ += "#pragma unroll\n";
-  open("for (int k", id, " = 0; k", id, " < ", to_string(t.kernel), "; ++k", id, ")");
+  auto over = [&](const std::string& counter, int64_t turns) {
+    if (turns <= 8) out_ += "#pragma unroll\n";
+    open("for (int ", counter, " = 0; ", counter, " < ", to_string(turns), "; ++", counter, ")");
+  };
   if (!t.gather) {
-    line("[[maybe_unused]] const index t", id, " = ", base, " * ", st, " - (", shift, ");");
-    if (!always_inside(s)) line("if (t", id, " < 0 || t", id, " >= ", size, ") continue;");
+    over(k_name, t.kernel);
+    line("[[maybe_unused]] const index ", t_name, " = ", base, " * ", st, " - (", to_string(t.padding), " - ", k_name, " * ",
+         to_string(t.dilation), ");");
+    if (!always_inside(s)) line("if (", t_name, " < 0 || ", t_name, " >= ", size, ") continue;");
+  } else if (t.dilation == 1) {
+    // The windows that reach an element: kernel / stride of them, from the last one that begins before it.
+    const std::string j = "j" + id, u = "u" + id;
+    over(j, (t.kernel + t.stride - 1) / t.stride);
+    line("const index ", u, " = ", base, " + ", to_string(t.padding), ";");
+    line("const index ", t_name, " = static_cast<index>(fw::unsigned_of(", u, ") / ", st, "u) - ", j, ";");
+    line("[[maybe_unused]] const int ", k_name, " = static_cast<int>(", u, " - ", t_name, " * ", st, ");");
+    line("if (", k_name, " >= ", to_string(t.kernel), " || ", t_name, " < 0 || ", t_name, " >= ", size, ") continue;");
   } else {
     // Unsigned: where vectors begin at multiples of the stride, most taps of an element drop out at compile time.
-    line("const index u", id, " = ", base, " + ", shift, ";");
+    over(k_name, t.kernel);
+    line("const index u", id, " = ", base, " + ", to_string(t.padding), " - ", k_name, " * ", to_string(t.dilation), ";");
     line("const index t", id, " = static_cast<index>(fw::unsigned_of(u", id, ") / ", st, "u);");
     line("if (u", id, " < 0 || fw::unsigned_of(u", id, ") % ", st, "u != 0 || t", id, " >= ", size, ") continue;");
   }
@@ -195,7 +247,7 @@ void CudaEmitter::declare_spans(int s) {
   for (int a : step(s).taps)
     if (a != inner_tap(s) && loads_together(s)) lines += "[" + to_string(axis(a).kernel) + "]";
   for (int load : window_steps(s)) {
-    if (step(load).role != Role::load) continue;
+    if (step(load).role != Role::load || !in_window(load)) continue;
     std::string name = "tap" + to_string(load), type = storage_type(dtype(load));
     if (inner_varying(load)) {
       line(type, " ", name, lines, "[V];");
@@ -220,7 +272,7 @@ std::string CudaEmitter::tap_line(int s, int operand) const {
 void CudaEmitter::write_spans(int s) {
   int inner = inner_tap(s);
   for (int load : window_steps(s)) {
-    if (step(load).role != Role::load) continue;
+    if (step(load).role != Role::load || !in_window(load)) continue;
     int operand = operand_of_[static_cast<size_t>(load)].load;
     std::string name = span(s, load), from = tap_line(s, operand);
     if (inner_varying(load)) {
@@ -239,7 +291,10 @@ void CudaEmitter::write_window_steps(int s, const std::string& window) {
   int inner = inner_tap(s);
   for (int other : window_steps(s)) {
     std::string name = to_string(other), text;
-    if (step(other).role == Role::load) {
+    if (!in_window(other)) {
+      if (!is_used_in_taps(s, other)) continue;
+      text = "shared" + name + "[i]";
+    } else if (step(other).role == Role::load) {
       int operand = operand_of_[static_cast<size_t>(other)].load;
       std::string offset = lane_offset(operand, "i");
       for (int a : step(s).taps)
