@@ -112,7 +112,8 @@ void settle_results(Graph& graph) {
 // A copy of the graph in which some contractions run in channels last.
 class Relayout {
  public:
-  Relayout(const Graph& from, const std::set<Value>& chosen) : from_(from), chosen_(chosen), users_(from.users()) {
+  Relayout(const Graph& from, const std::set<Value>& chosen, const Options& options)
+      : from_(from), chosen_(chosen), options_(options), users_(from.users()) {
     find_reductions();
     find_mixtures();
     for (const Output& output : from.outputs)
@@ -124,12 +125,13 @@ class Relayout {
       const Value old = static_cast<Value>(&node - from_.nodes.data());
       const bool chosen = chosen_.count(old) != 0;
       const bool follows = !chosen && takes_any_order(b.graph(), node, operands);
+      const bool row_major = wants_row_major(from_, old, options_);
       for (size_t k = 0; k < operands.size(); ++k) {
         const Value operand = node.operands[k];
         const Order last = channels_last(from_.type(operand).rank());
         if (mixed_.count(operand) && (is_inside(node) || is_heavy(node))) operands[k] = copied(b, operands[k], last);
         if (follows) continue;
-        const Order& order = chosen ? last : from_.type(operand).order;
+        const Order order = chosen ? last : row_major ? Order{} : from_.type(operand).order;
         if (lies_in(b.graph(), operands[k], order)) continue;
         operands[k] = lying(b, operands[k], operand, order);
         if (chosen && !is_weight(node, k)) border.insert(old);
@@ -263,6 +265,7 @@ class Relayout {
 
   const Graph& from_;
   const std::set<Value>& chosen_;
+  const Options& options_;
   const std::vector<std::vector<Value>> users_;
   std::vector<bool> near_reduction_, near_window_;
   std::map<Value, Order> given_;  // results of the region: the order that the caller expects
@@ -285,10 +288,10 @@ void hand_over(const Program& program, const Graph& forward, Graph& backward) {
 struct Candidate {
   Candidate(const Program& program, std::set<Value> in_forward, std::set<Value> in_backward)
       : chosen{std::move(in_forward), std::move(in_backward)}, backward(program.backward) {
-    Relayout first(program.forward, chosen[0]);
+    Relayout first(program.forward, chosen[0], program.options);
     forward = first.run();
     hand_over(program, forward, backward);
-    Relayout second(backward, chosen[1]);
+    Relayout second(backward, chosen[1], program.options);
     Graph laid_out = second.run();
     backward = std::move(laid_out);
     border[0] = std::move(first.border);

@@ -10,35 +10,101 @@ namespace {
 
 // cuDNN's own transposes take longer than our copies of the same bytes.
 constexpr int64_t library_copy_quarters = 5;
-// Below this many channels, and where they do not fill vectors of 16 bytes, cuDNN is no faster in channels last.
-constexpr int64_t fewest_channels = 16, channel_bytes = 16;
-// Nor are gradients of weights of this many taps along a dimension.
-constexpr int64_t many_taps = 5;
+// Below this many channels, and where they do not fill vectors of 16 bytes, cuDNN is no faster in channels last. Of
+// volumes in f32 it wants more, unless they are spread out (the forward of a transposed convolution).
+constexpr int64_t fewest_channels = 16, fewest_of_volumes = 32, channel_bytes = 16;
+// Nor are gradients of weights of this many taps along a dimension; of a depthwise convolution in f32 they take four
+// times as long.
+constexpr int64_t many_taps = 5, many_taps_of_one_channel = 7;
+// Volumes in f32 are spread out fast by steps and taps up to these.
+constexpr int64_t largest_step = 2, most_taps_of_steps = 4;
+// PyTorch's own kernels for row-major depthwise convolutions lose as much as moving their result this often; the
+// gradient of a weight of one tap loses once.
+constexpr int64_t depthwise_loss = 5;
+// An image of f32 with fewer channels is made in channels last seven times as slowly.
+constexpr int64_t fewest_of_image = 8;
 // Shorter pieces of memory waste the difference (straighten.cpp).
 constexpr int64_t fast_piece = 64;
 
+const Shape& weight_of(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  return graph.shape(node.op == Op::conv_weight_grad ? v : node.operands[1]);
+}
+
+// Whether a test holds for the taps along each dimension.
+template <class Test>
+bool all_taps(const Graph& graph, Value v, Test test) {
+  const Shape& weight = weight_of(graph, v);
+  return std::all_of(weight.begin() + 2, weight.end(), [&](const Size& taps) { return test(graph.hint(taps)); });
+}
+
+bool has_one_tap(const Graph& graph, Value v) {
+  const Shape& weight = weight_of(graph, v);
+  return std::all_of(weight.begin() + 2, weight.end(), [](const Size& taps) { return taps.is(1); });
+}
+
 // A convolution of one tap is a matrix product, which reads either order.
 bool is_matrix_product(const Graph& graph, Value v) {
-  const Node& node = graph[v];
-  const Shape& weight = graph.shape(node.op == Op::conv_weight_grad ? v : node.operands[1]);
-  const Ints& stride = node.ints("stride");
-  return std::all_of(weight.begin() + 2, weight.end(), [](const Size& taps) { return taps.is(1); }) &&
+  const Ints& stride = graph[v].ints("stride");
+  return graph[v].integer("groups") == 1 && has_one_tap(graph, v) &&
          std::all_of(stride.begin(), stride.end(), [](int64_t step) { return step == 1; });
+}
+
+// As many results as operands, each of one channel.
+bool is_depthwise(const Graph& graph, Value v) {
+  const Node& node = graph[v];
+  const Shape& weight = weight_of(graph, v);
+  return node.integer("groups") > 1 && weight[1].is(1) && weight[0].is(node.integer("groups"));
+}
+
+// The forward of a transposed convolution, and the gradient of an ordinary one: each element of the operand is spread
+// over its taps.
+bool spreads(const Node& node) {
+  return node.op != Op::conv_weight_grad && (node.op == Op::conv_input_grad) != (node.integer("transposed") != 0);
 }
 
 // On tensor cores, or as if.
 bool is_faster_in_channels_last(const Graph& graph, Value v) {
   const Node& node = graph[v];
+  if (is_depthwise(graph, v)) return true;
+  const bool volume_of_f32 = node.type.rank() == 5 && node.type.dtype == DType::f32;
+  const int64_t fewest = volume_of_f32 && !spreads(node) ? fewest_of_volumes : fewest_channels;
   auto many_channels = [&](Value t) {
     const int64_t channels = graph.hint(graph.shape(t)[1]);
-    return channels >= fewest_channels && channels * size_of(graph.dtype(t)) % channel_bytes == 0;
+    return channels >= fewest && channels * size_of(graph.dtype(t)) % channel_bytes == 0;
   };
   if (is_matrix_product(graph, v) || !many_channels(v) || !many_channels(node.operands[0]) ||
       !many_channels(node.operands[1]))
     return false;
-  if (node.op != Op::conv_weight_grad) return true;
-  const Shape& weight = node.type.shape;
-  return std::all_of(weight.begin() + 2, weight.end(), [&](const Size& taps) { return graph.hint(taps) < many_taps; });
+  if (volume_of_f32 && spreads(node)) {
+    const Ints& stride = node.ints("stride");
+    return std::all_of(stride.begin(), stride.end(), [](int64_t step) { return step <= largest_step; }) &&
+           all_taps(graph, v, [](int64_t taps) { return taps <= most_taps_of_steps; });
+  }
+  return node.op != Op::conv_weight_grad || all_taps(graph, v, [](int64_t taps) { return taps < many_taps; });
+}
+
+// What the library loses beside moving tensors.
+int64_t lost_by_library(const Graph& graph, Value v, bool given, bool faster, int64_t all) {
+  const Node& node = graph[v];
+  if (is_depthwise(graph, v)) {
+    if (given) return 0;
+    const bool weight = node.op == Op::conv_weight_grad;
+    const int64_t result = graph.bytes(weight ? node.operands[0] : v);
+    return weight && has_one_tap(graph, v) ? result : depthwise_loss * result;
+  }
+  return faster || is_matrix_product(graph, v) ? 0 : all / 4;
+}
+
+// A convolution for which the library has kernels for tensor cores, if not for its sizes.
+bool may_move(const Graph& graph, Value v, const Options& options) {
+  const Node& node = graph[v];
+  if (!options.cuda || node.kind() != Kind::contraction || node.op == Op::matmul) return false;
+  if (node.type.rank() != 4 && node.type.rank() != 5) return false;
+  const bool half = node.type.dtype == DType::f16 || node.type.dtype == DType::bf16;
+  if (!half && (node.type.dtype != DType::f32 || !options.tf32_convolution)) return false;
+  const bool depthwise_image = node.type.rank() == 4 && node.integer("transposed") == 0 && is_depthwise(graph, v);
+  return node.integer("groups") == 1 || depthwise_image;
 }
 
 // Given row-major operands where channels last is faster, the library transposes all of them and the result. Given one
@@ -56,8 +122,8 @@ int64_t moved_by_library(const Graph& graph, Value v) {
     all += graph.bytes(t);
     if (!lies_in(graph, t, last) || (t == v && !given)) transposed += 2 * graph.bytes(t);
   }
-  const bool slower = !faster && !is_matrix_product(graph, v);
-  return transposed * library_copy_quarters / 4 + (slower ? all / 4 : 0);
+  if (!given && is_depthwise(graph, v)) transposed = 0;  // another kernel serves
+  return transposed * library_copy_quarters / 4 + lost_by_library(graph, v, given, faster, all);
 }
 
 bool is_inside_a_kernel(const Node& node) { return node.kind() == Kind::pointwise || node.kind() == Kind::movement; }
@@ -106,12 +172,18 @@ bool lies_in(const Graph& graph, Value v, const Order& order) {
   return true;
 }
 
-bool takes_both_orders(const Graph& graph, Value v, const Options& options) {
+bool wants_row_major(const Graph& graph, Value v, const Options& options) {
   const Node& node = graph[v];
-  if (!options.cuda || node.kind() != Kind::contraction || node.op == Op::matmul) return false;
-  if (node.type.rank() != 4 && node.type.rank() != 5) return false;
-  const bool half = node.type.dtype == DType::f16 || node.type.dtype == DType::bf16;
-  return node.integer("groups") == 1 && (half || (node.type.dtype == DType::f32 && options.tf32_convolution));
+  if (!may_move(graph, v, options) || node.type.rank() != 4 || node.type.dtype != DType::f32) return false;
+  if (is_depthwise(graph, v))
+    return node.op == Op::conv_weight_grad &&
+           !all_taps(graph, v, [](int64_t taps) { return taps < many_taps_of_one_channel; });
+  const bool makes_image = node.op != Op::conv_weight_grad && !spreads(node) && !is_matrix_product(graph, v);
+  return makes_image && graph.hint(node.type.shape[1]) < fewest_of_image;
+}
+
+bool takes_both_orders(const Graph& graph, Value v, const Options& options) {
+  return may_move(graph, v, options) && !wants_row_major(graph, v, options);
 }
 
 int64_t layout_cost(const Graph& graph, const Options& options) {

@@ -9,6 +9,9 @@ Order channels_last(int rank);  // {0, 2, 3, 1} for images, {0, 2, 3, 4, 1} for 
 // The value lies so, or its elements would lie at the same places: dimensions of size 1 are nowhere.
 bool lies_in(const Graph& graph, Value v, const Order& order);
 
+// A convolution that is many times slower in channels last.
+bool wants_row_major(const Graph& graph, Value v, const Options& options);
+
 // A convolution of images or volumes that the library runs in either order.
 bool takes_both_orders(const Graph& graph, Value v, const Options& options);
 

@@ -133,8 +133,11 @@ at::Tensor TorchHost::view(const Tensor& t) const {
 // convolution_backward wants the tensor whose gradient it computes, but reads only its sizes and memory format.
 at::Tensor TorchHost::shape_only(const LibraryCall& call, const at::Tensor& like) const {
   at::IntArrayRef sizes(call.sizes.data(), static_cast<size_t>(call.rank));
-  // Grouped convolutions have backends that make every operand row-major, and would read what is not there.
-  auto format = call.groups == 1 ? like.suggest_memory_format() : at::MemoryFormat::Contiguous;
+  // Grouped convolutions have backends that make every operand row-major, and would read what is not there; of images
+  // in channels last on a GPU cuDNN takes all.
+  const bool by_cudnn = device_.is_cuda() && like.dim() == 4 && like.scalar_type() != at::kDouble &&
+                        at::globalContext().userEnabledCuDNN();
+  auto format = call.groups == 1 || by_cudnn ? like.suggest_memory_format() : at::MemoryFormat::Contiguous;
   std::vector<int64_t> strides;
   if (format == at::MemoryFormat::ChannelsLast) {
     strides = c10::get_channels_last_strides_2d(sizes);

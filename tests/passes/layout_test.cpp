@@ -160,10 +160,67 @@ TEST(Layout, TransposedConvolutionsAndReductionsOverChannelsTakePart) {
   EXPECT_EQ(copies_of_images(program.forward), 1) << print(program.forward);  // x
 }
 
+// Of volumes in f32: by steps of two, also few channels; by longer ones, and with more taps, not.
+TEST(Layout, TransposedVolumesTakePartInShortSteps) {
+  auto with = [](const std::string& step, const std::string& taps, const std::string& type) {
+    const std::string all = "(" + step + ", " + step + ", " + step + ")", n = taps + ", " + taps + ", " + taps;
+    const auto side = [&](int from) { return std::to_string((from - 1) * std::stoi(step) + std::stoi(taps)); };
+    return text("%x: " + type + "[8, 16, 9, 9, 9], %w: " + type + "[16, 32, " + n + "]",
+                "%y: " + type + "[8, 32, " + side(9) + ", " + side(9) + ", " + side(9) +
+                    "] = conv(%x, %w) {dilation = (1, 1, 1), groups = 1, output_padding = (0, 0, 0), padding = (0, 0, "
+                    "0), stride = " + all + ", transposed = 1} %z = exp(%y) return %z");
+  };
+  EXPECT_TRUE(is_chosen(with("2", "3", "f32")));
+  EXPECT_FALSE(is_chosen(with("3", "3", "f32")));
+  EXPECT_FALSE(is_chosen(with("2", "5", "f32")));
+  EXPECT_TRUE(is_chosen(with("3", "3", "bf16")));
+}
+
+TEST(Layout, DepthwiseConvolutionsTakePart) {
+  auto with = [](const std::string& results, const std::string& taps, const std::string& type) {
+    return text("%x: " + type + "[8, 16, 32, 32], %w: " + type + "[" + results + ", 1, " + taps + ", " + taps + "]",
+                "%y: " + type + "[8, " + results + ", 32, 32] = conv(%x, %w) {dilation = (1, 1), groups = 16, "
+                    "output_padding = (0, 0), padding = (" + std::to_string(std::stoi(taps) / 2) + ", " +
+                    std::to_string(std::stoi(taps) / 2) + "), stride = (1, 1), transposed = 0} %z = exp(%y) return %z");
+  };
+  for (const char* taps : {"1", "3", "7"}) EXPECT_TRUE(is_chosen(with("16", taps, "f32"))) << taps;
+  EXPECT_TRUE(is_chosen(with("16", "3", "bf16")));
+  EXPECT_FALSE(is_chosen(with("32", "3", "f32")));  // two results of each channel
+  // The gradient of a weight of many taps stays row-major in f32.
+  for (const char* type : {"f32", "bf16"}) {
+    const Program program = laid_out(with("16", "7", type), {"x", "w"});
+    ASSERT_TRUE(chosen(program));
+    for (const Node& node : program.backward.nodes) {
+      if (node.op != Op::conv_weight_grad) continue;
+      for (Value v : node.operands)
+        EXPECT_EQ(program.backward.type(v).order.empty(), std::string(type) == "f32") << print(program.backward);
+    }
+  }
+}
+
+TEST(Layout, AnImageOfFewChannelsIsMadeRowMajor) {
+  const Program program = laid_out(
+      text(image + ", %u: f32[3, 16, 3, 3]", "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes +
+                                                 "%v = exp(%y) %t: f32[8, 3, 32, 32] = conv(%v, %u)" +
+                                                 conv_attributes + "%z = exp(%t) return %z"));
+  EXPECT_TRUE(chosen(program));
+  for (const Node& node : program.forward.nodes) {
+    if (node.kind() == Kind::contraction) {
+      EXPECT_EQ(node.type.order.empty(), node.type.shape[1].is(3)) << print(program.forward);
+    }
+  }
+}
+
 TEST(Layout, VolumesTakePart) {
-  Program program = laid_out(text("%x: f32[8, 16, 8, 32, 32], %w: f32[32, 16, 3, 3, 3]",
-                                  "%y: f32[8, 32, 8, 32, 32] = conv(%x, %w)" + volume_attributes +
-                                      "%z = exp(%y) %s = sum(%z) {dims = (2, 3, 4), keepdim = 1} return %s"));
+  auto with_channels = [](const std::string& n, const std::string& type, const std::string& attributes) {
+    const std::string weight = type + "[32, " + n + ", 3, 3, 3]";
+    return text("%x: " + type + "[8, " + n + ", 8, 32, 32], %w: " + weight,
+                "%y: " + type + "[8, 32, 8, 32, 32] = conv(%x, %w)" + attributes +
+                    "%z = exp(%y) %s = sum(%z) {dims = (2, 3, 4), keepdim = 1} return %s");
+  };
+  EXPECT_FALSE(is_chosen(with_channels("16", "f32", volume_attributes)));
+  EXPECT_TRUE(is_chosen(with_channels("16", "f16", volume_attributes)));
+  Program program = laid_out(with_channels("32", "f32", volume_attributes));
   EXPECT_TRUE(chosen(program));
   EXPECT_EQ(copies_of_images(program.forward), 1);
   for (const Node& node : program.forward.nodes) {
