@@ -272,7 +272,8 @@ std::string CudaEmitter::use(int s) const {
 bool CudaEmitter::is_divisor(int s) const {
   if (!row_level(s)) return false;
   for (int user = s + 1; user < count(); ++user)
-    if (!row_level(user) && node(user).op == Op::div && step(user).operands[1] == s) return true;
+    if (!row_level(user) && step(user).role == Role::compute && node(user).op == Op::div && step(user).operands[1] == s)
+      return true;
   return false;
 }
 

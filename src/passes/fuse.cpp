@@ -26,6 +26,10 @@ namespace {
 
 constexpr size_t max_steps = 400;
 
+// Operations that are not worked out anew for each element of rows of so many.
+constexpr int dear_for_each = 2;
+constexpr int64_t long_rows = 64;
+
 struct StopFusing {
   const char* reason;
   Value culprit = -1;  // materialise this one and try again
@@ -238,6 +242,8 @@ class KernelBuilder {
       default:
         break;
     }
+    // A row's constant that is computed here as well needs no memory.
+    if (const int known = find(Step::Role::compute, v, dims); known >= 0 && node.kind() == Kind::pointwise) return known;
     if (!compute_here && world_.in_memory(v)) {
       if (world_.home_of(v) != self_) return add_step(Step::Role::load, v, std::move(dims), {});
       if (node.kind() == Kind::reduce || node.kind() == Kind::window) {
@@ -445,6 +451,8 @@ class Fuser {
             add_output(v);
           else if (is_stream(streams, v))
             place(v);
+          else if (world_.cuda && is_row_constant(v))
+            add_row_constant(v);
       }
     }
     for (Value v : counters) place_counter(v);
@@ -486,6 +494,35 @@ class Fuser {
     auto in_memory = [&](Value x) { return world_.in_memory(x) || graph_[x].kind() == Kind::source; };
     return graph_[v].kind() == Kind::pointwise && streams.is_read_by_later_layers(v) &&
            streams.reads_earlier_layers(v, in_memory);
+  }
+
+  // Divisions and roots; rounded to 16 bits their results would be other numbers.
+  bool is_dear(Value v) const {
+    const Node& node = graph_[v];
+    return node.kind() == Kind::pointwise && info(node.op).cost >= dear_for_each && is_float(node.type.dtype) &&
+           size_of(node.type.dtype) >= 4;
+  }
+
+  // What takes divisions or roots of a reduction's results: a kernel that moves whole vectors of elements would compute
+  // it for each of them.
+  bool is_row_constant(Value v) const {
+    if (!is_dear(v)) return false;
+    const int64_t own = graph_.hint(product(graph_.shape(v)));
+    bool found = false;
+    walk_upstream(graph_, v, [&](Value next) {
+      const Node& above = graph_[next];
+      if (above.kind() == Kind::reduce)
+        found |= graph_.hint(product(graph_.shape(above.operands[0]))) >= long_rows * own;
+      return above.kind() == Kind::pointwise && graph_.hint(product(above.type.shape)) <= own;
+    });
+    return found;
+  }
+
+  // It stays with the reduction, and is written there if another kernel reads it.
+  void add_row_constant(Value v) {
+    const auto before = static_cast<std::ptrdiff_t>(stops_.size());
+    join(v);
+    stops_.erase(stops_.begin() + before, stops_.end());
   }
 
   // A region's result. A plain view of what is in memory anyway needs no kernel, nor does a repeated constant (the
@@ -657,9 +694,28 @@ class Fuser {
     const size_t before = groups_[static_cast<size_t>(g)].kernel.steps.size();
     for (size_t s = before; s < kernel.steps.size(); ++s)
       if (kernel.steps[s].role != Step::Role::scalar) holders_[kernel.steps[s].value].insert(g);
+    if (world_.cuda) keep_row_constants(g, kernel, before);
     groups_[static_cast<size_t>(g)].kernel = std::move(kernel);
     world_.home[v] = g;
     made_by_[v] = step;
+  }
+
+  // Others may read what a reduction's kernel works out for its rows, among the steps from `first` on.
+  void keep_row_constants(int g, const Kernel& kernel, size_t first) {
+    int64_t elements = 1;
+    for (const Axis& axis : kernel.axes)
+      if (axis.reduced) elements *= graph_.hint(axis.size);
+    if (!kernel.reduces() || elements < long_rows) return;
+    for (size_t s = first; s < kernel.steps.size(); ++s) {
+      const Step& step = kernel.steps[s];
+      if (step.role != Step::Role::compute || !is_dear(step.value)) continue;
+      bool of_row = true;
+      for (const std::vector<int>& list : step.dims)
+        for (int a : list)
+          of_row &= !kernel.axes[static_cast<size_t>(a)].reduced && !kernel.axes[static_cast<size_t>(a)].tap;
+      if (!of_row || !world_.home.try_emplace(step.value, g).second) continue;
+      made_by_[step.value] = static_cast<int>(s);
+    }
   }
 
   void note(const char* reason, Value v, const char* detail) { stops_.push_back({reason, v, detail}); }

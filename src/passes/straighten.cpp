@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t worth_copying = 1 << 20;  // bytes: of less, the launch of a copy takes longer than it saves
 constexpr int64_t fast_piece = 64;          // bytes: shorter pieces of memory waste the difference
+constexpr int64_t held_elements = 65536;    // of a row, by a cluster of blocks: longer ones are read in every pass
 
 // A value that kernels read in another order.
 struct Copy {
@@ -81,13 +82,19 @@ class Straightener {
       best = &loops;
       least = bytes;
     }
+    // Rows that are too long to be held are read once more for what is written: in short pieces, where a pointwise
+    // kernel reads and writes whole lines.
+    const bool in_pieces = row_elements(kernel) > held_elements && piece_bytes(kernel, operands, *best) < fast_piece;
     for (const Operand& operand : operands) {
-      if (operand.loops.back() == best->back()) continue;
+      const bool along = operand.loops.back() == best->back();
       const Value v = operand.step->value;
-      const Order order = order_along(operand.step->dims, *best);
       if (!operand.load) {
-        apart.insert(v);
-      } else if (order != graph_.type(v).order) {
+        if (!along || in_pieces) apart.insert(v);
+        continue;
+      }
+      if (along) continue;
+      const Order order = order_along(operand.step->dims, *best);
+      if (order != graph_.type(v).order) {
         if (!find(copies, v, order)) copies.push_back({v, order, {}});
         find(copies, v, order)->loads.emplace_back(group, operand.step - kernel.steps.data());
       }
@@ -95,6 +102,13 @@ class Straightener {
   }
 
   bool is_one(const Kernel& kernel, int a) const { return graph_.hint(kernel.axes[static_cast<size_t>(a)].size) == 1; }
+
+  int64_t row_elements(const Kernel& kernel) const {
+    int64_t elements = 1;
+    for (const Axis& axis : kernel.axes)
+      if (axis.reduced) elements *= graph_.hint(axis.size);
+    return elements;
+  }
 
   std::vector<int> row_major_loops(const Kernel& kernel) const {
     std::vector<int> loops;

@@ -102,6 +102,42 @@ TEST(Straighten, RowsInShortPiecesAreCopied) {
   EXPECT_EQ(kinds(program.forward, program.forward_fusion), (Kinds{"copy", "row"})) << print(program.forward);
 }
 
+TEST(Straighten, WhatLongRowsInShortPiecesWriteIsLeftToAPointwiseKernel) {
+  const std::string held = over_groups("@0231", "@0231");
+  std::string longer = held;
+  for (size_t at; (at = longer.find("32, 32]")) != std::string::npos;) longer.replace(at, 7, "128, 128]");
+  EXPECT_EQ(forward_kinds(held), (Kinds{"row"}));
+  EXPECT_EQ(forward_kinds(longer), (Kinds{"row", "pointwise"}));
+  // Sixteen channels are 64 bytes.
+  for (size_t at; (at = longer.find("8, 8, 8,")) != std::string::npos;) longer.replace(at, 8, "8, 4, 16,");
+  EXPECT_EQ(forward_kinds(longer), (Kinds{"row"}));
+}
+
+TEST(Straighten, APointwiseKernelReadsRootsAndQuotientsOfRows) {
+  const std::string text =
+      "graph(%x: f32[8, 64, 32, 32]@0231) { %m = sum(%x) {dims = (1), keepdim = 1} %n: f32[] = extent() {size = [64]} "
+      "%a = div(%m, %n) %d = sub(%x, %a) %q = square(%d) %s = sum(%q) {dims = (1), keepdim = 1} %r = rsqrt(%s) "
+      "%y = mul(%d, %r) return %y }";
+  for (bool training : {false, true}) {
+    const Program program = fused(text, training ? std::vector<std::string>{"x"} : std::vector<std::string>{}, true);
+    for (const auto* half : {&program.forward, &program.backward}) {
+      const Fusion& fusion = half == &program.forward ? program.forward_fusion : program.backward_fusion;
+      ASSERT_EQ(fusion.groups.empty(), half == &program.backward && !training);
+      for (const Group& group : fusion.groups) {
+        const bool pointwise = !group.kernel.reduces();
+        for (const Step& step : group.kernel.steps) {
+          const Op op = (*half)[step.value].op;
+          EXPECT_FALSE(pointwise && step.role == Step::Role::compute && (op == Op::rsqrt || op == Op::div))
+              << print(*half);
+        }
+      }
+      if (half == &program.forward) {
+        EXPECT_EQ(kinds(*half, fusion), (Kinds{"row", "pointwise"}));
+      }
+    }
+  }
+}
+
 TEST(Straighten, ACopyThatBothDirectionsNeedIsKeptInsteadOfTheInput) {
   const Program program = fused(over_groups("@0231", ""), {"v"}, true);
   ASSERT_TRUE(is_used(program));
