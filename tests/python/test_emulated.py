@@ -94,8 +94,10 @@ def races():
     del os.environ["FUSEWRIGHT_EMULATOR_RACES"]
 
 
-# Whole vectors both ways, tails in both axes, few and many channels, more than one tile.
+# Whole vectors both ways, tails in both axes, few and many channels, more than one tile; vectors along one of the two
+# axes alone, and weights, whose taps are fewer than a tile is long.
 IMAGES = [(2, 8, 16, 16), (3, 5, 7, 9), (2, 130, 3, 5), (1, 64, 9, 16), (2, 4, 40, 30)]
+IMAGES += [(2, 72, 11, 13), (2, 67, 12, 12), (5, 144, 3, 3), (3, 27, 16, 24)]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64], ids=str)
@@ -193,6 +195,10 @@ AROUND_CHANNELS_LAST = {
     "layer norm, convolution": (
         torch.nn.Conv2d(16, 32, 3), torch.nn.Sequential(PixelNorm(32), torch.nn.GELU(), torch.nn.Conv2d(32, 16, 1))
     ),
+    "depthwise, group norm, depthwise": (
+        torch.nn.Conv2d(16, 16, 3, groups=16),
+        torch.nn.Sequential(torch.nn.GroupNorm(4, 16), torch.nn.SiLU(), torch.nn.Conv2d(16, 16, 5, groups=16)),
+    ),
     "batch norm, pooling": (
         torch.nn.Conv2d(16, 32, 3),
         torch.nn.Sequential(torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
@@ -205,7 +211,7 @@ AROUND_CHANNELS_LAST = {
         torch.nn.Sequential(torch.nn.SiLU(), torch.nn.GroupNorm(4, 32), torch.nn.Hardswish()),
     ),
     "3-d, batch norm, pooling": (
-        torch.nn.Conv3d(16, 32, 3), torch.nn.Sequential(torch.nn.BatchNorm3d(32), torch.nn.AvgPool3d(2))
+        torch.nn.Conv3d(32, 32, 3), torch.nn.Sequential(torch.nn.BatchNorm3d(32), torch.nn.AvgPool3d(2))
     ),
 }  # fmt: skip
 
@@ -224,7 +230,8 @@ def test_what_stands_around_convolutions_takes_channels_last(name):
     """Images large enough that the order of each kernel with a reduction is chosen, too."""
     convolution, rest = copy.deepcopy(AROUND_CHANNELS_LAST[name])
     model = Around(convolution, rest)
-    x = torch.randn(3, 16, 6, 5, 7) if name.startswith("3-d") else torch.randn(2, 16, 49, 47)
+    channels = convolution.in_channels
+    x = torch.randn(3, channels, 6, 5, 7) if name.startswith("3-d") else torch.randn(2, channels, 49, 47)
     check(model, [x], layouts=["contiguous", "channels_last"])
     explanation = fusewright.explain(model, x.requires_grad_())
     assert "channels_last" in explanation.rewrites
