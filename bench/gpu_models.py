@@ -102,6 +102,7 @@ class Options:
     channels_last: bool
     seconds: float
     rounds: tuple[int, int]
+    profiles: bool = False  # of all, not of those that lose alone
 
     def memory_format(self, rank: int) -> torch.memory_format:
         formats = {4: torch.channels_last, 5: torch.channels_last_3d} if self.channels_last else {}
@@ -230,7 +231,7 @@ def measure(subject: Subject, options: Options) -> dict:
     row["profile"] = {
         mode: {name: kernels(work_of(candidate, mode), fresh(), options) for name, candidate in candidates.items()}
         for mode in MODES
-        if losing[mode]
+        if losing[mode] or options.profiles
     }
     return row
 
@@ -325,7 +326,7 @@ def recorded(arguments: argparse.Namespace, path: Path) -> dict[str, dict]:
 def options_of(arguments: argparse.Namespace) -> Options:
     rounds = (3, 5) if arguments.tiny else (9, 200)
     torch.backends.cudnn.benchmark = arguments.cudnn_benchmark
-    return Options(torch.device(arguments.device), arguments.channels_last, arguments.seconds, rounds)
+    return Options(torch.device(arguments.device), arguments.channels_last, arguments.seconds, rounds, arguments.profiles)
 
 
 def warm(arguments: argparse.Namespace) -> None:
@@ -575,6 +576,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=6, help="processes that warm up")
     parser.add_argument("--no-judge", action="store_true", help="leave out float64")
     parser.add_argument("--resume", action="store_true", help="leave out what is recorded")
+    parser.add_argument("--profiles", action="store_true", help="of all models, not of those that lose alone")
     parser.add_argument("--limit-seconds", type=float, default=math.inf, help="of this call; what is measured is kept")
     parser.add_argument("--out", type=Path, default=RESULTS)
     arguments = parser.parse_args()
