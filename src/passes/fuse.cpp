@@ -451,7 +451,7 @@ class Fuser {
             add_output(v);
           else if (is_stream(streams, v))
             place(v);
-          else if (world_.cuda && is_row_constant(v))
+          else if (world_.dialect == Dialect::cuda && is_row_constant(v))
             add_row_constant(v);
       }
     }
@@ -694,7 +694,7 @@ class Fuser {
     const size_t before = groups_[static_cast<size_t>(g)].kernel.steps.size();
     for (size_t s = before; s < kernel.steps.size(); ++s)
       if (kernel.steps[s].role != Step::Role::scalar) holders_[kernel.steps[s].value].insert(g);
-    if (world_.cuda) keep_row_constants(g, kernel, before);
+    if (world_.dialect == Dialect::cuda) keep_row_constants(g, kernel, before);
     groups_[static_cast<size_t>(g)].kernel = std::move(kernel);
     world_.home[v] = g;
     made_by_[v] = step;
