@@ -257,9 +257,9 @@ def _run(options: argparse.Namespace) -> int:
 def _explain(options: argparse.Namespace) -> int:
     import torch
 
+    from .. import models
     from ..console import progress
     from ..explain import explain
-    from . import models
 
     device, scale = _place(options)
     file = models.load(options.model, options.class_name, options.inputs)
@@ -279,10 +279,10 @@ def _explain(options: argparse.Namespace) -> int:
 
 
 def _emit(options: argparse.Namespace) -> int:
+    from .. import models
     from ..console import output_file, progress
     from ..emit import emit
     from ..errors import InputError
-    from . import models
 
     file = models.load(options.model, options.class_name, options.inputs)
     scale = models.scale_for_this_machine() if options.scale == "auto" else options.scale
@@ -322,9 +322,9 @@ def _emit(options: argparse.Namespace) -> int:
 def _certify(options: argparse.Namespace) -> int:
     import torch
 
+    from .. import models
     from ..console import output_file, progress
     from ..judge.certify import DTYPES, certify
-    from . import models
 
     device, scale = _place(options)
     file = source = models.load(options.model, options.class_name, options.inputs)
@@ -362,11 +362,11 @@ def _certify(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from .. import models
     from ..benchmark.benchmark import MODES, bench, print_tables
     from ..benchmark.candidates import MAKERS
     from ..console import output_file, progress
     from ..errors import InputError
-    from . import models
 
     if options.output and options.output.suffix not in (".json", ".csv"):
         raise InputError(f"cannot write {options.output}: numbers are written as .json or .csv")
@@ -399,10 +399,10 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
+    from .. import models
     from ..console import progress
     from ..pages.report import report
     from ..pages.study import CANDIDATES
-    from . import models
 
     device, scale = _place(options)
     file = models.load(options.model, options.class_name, options.inputs)
@@ -432,7 +432,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _place(options: argparse.Namespace):
     """The device and the scale that the options name."""
-    from . import models
+    from .. import models
 
     device = models.choose_device(options.device)
     return device, models.scale_for_this_machine(device) if options.scale == "auto" else options.scale
