@@ -326,7 +326,9 @@ def recorded(arguments: argparse.Namespace, path: Path) -> dict[str, dict]:
 def options_of(arguments: argparse.Namespace) -> Options:
     rounds = (3, 5) if arguments.tiny else (9, 200)
     torch.backends.cudnn.benchmark = arguments.cudnn_benchmark
-    return Options(torch.device(arguments.device), arguments.channels_last, arguments.seconds, rounds, arguments.profiles)
+    return Options(
+        torch.device(arguments.device), arguments.channels_last, arguments.seconds, rounds, arguments.profiles
+    )
 
 
 def warm(arguments: argparse.Namespace) -> None:

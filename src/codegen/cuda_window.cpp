@@ -202,8 +202,8 @@ void CudaEmitter::open_tap(int s, size_t k) {
   };
   if (!t.gather) {
     over(k_name, t.kernel);
-    line("[[maybe_unused]] const index ", t_name, " = ", base, " * ", st, " - (", to_string(t.padding), " - ", k_name, " * ",
-         to_string(t.dilation), ");");
+    line("[[maybe_unused]] const index ", t_name, " = ", base, " * ", st, " - (", to_string(t.padding), " - ", k_name,
+         " * ", to_string(t.dilation), ");");
     if (!always_inside(s)) line("if (", t_name, " < 0 || ", t_name, " >= ", size, ") continue;");
   } else if (t.dilation == 1) {
     // The windows that reach an element: kernel / stride of them, from the last one that begins before it.
@@ -216,7 +216,8 @@ void CudaEmitter::open_tap(int s, size_t k) {
   } else {
     // Unsigned: where vectors begin at multiples of the stride, most taps of an element drop out at compile time.
     over(k_name, t.kernel);
-    line("const index u", id, " = ", base, " + ", to_string(t.padding), " - ", k_name, " * ", to_string(t.dilation), ";");
+    line("const index u", id, " = ", base, " + ", to_string(t.padding), " - ", k_name, " * ", to_string(t.dilation),
+         ";");
     line("const index t", id, " = static_cast<index>(fw::unsigned_of(u", id, ") / ", st, "u);");
     line("if (u", id, " < 0 || fw::unsigned_of(u", id, ") % ", st, "u != 0 || t", id, " >= ", size, ") continue;");
   }

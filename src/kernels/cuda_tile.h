@@ -35,9 +35,9 @@ FW_FN T* tile_memory(int at) {
 struct Tile {
   index anchor;
   u32 width, length;
-  u32 pitch_bits;               // a line of the tile has room for so many vectors in shared memory
-  index across, along;          // the tile's first
-  u32 my_across, my_along;      // this thread's first square within it; the others are `rows` further along
+  u32 pitch_bits;           // a line of the tile has room for so many vectors in shared memory
+  index across, along;      // the tile's first
+  u32 my_across, my_along;  // this thread's first square within it; the others are `rows` further along
   u32 rows;
   u32 item_across, item_along;  // its first vector on the side where it computes; the others are `lines` further across
   u32 lines;

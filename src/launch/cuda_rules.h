@@ -148,7 +148,8 @@ class CudaRules {
   // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
   bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
-  bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along, int64_t elements) const;
+  bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                   int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
 
   void set_vector(Call& call, int vector) const;

@@ -74,7 +74,8 @@ inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
          shape.items / across_vector * (threads / shape.width) >= shape.length;
 }
 
-// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the other.
+// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the
+// other.
 inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
   TileShape shape;
   shape.items = vector > 1 ? std::max(vector, 4) : 8;

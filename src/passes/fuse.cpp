@@ -243,7 +243,8 @@ class KernelBuilder {
         break;
     }
     // A row's constant that is computed here as well needs no memory.
-    if (const int known = find(Step::Role::compute, v, dims); known >= 0 && node.kind() == Kind::pointwise) return known;
+    if (const int known = find(Step::Role::compute, v, dims); known >= 0 && node.kind() == Kind::pointwise)
+      return known;
     if (!compute_here && world_.in_memory(v)) {
       if (world_.home_of(v) != self_) return add_step(Step::Role::load, v, std::move(dims), {});
       if (node.kind() == Kind::reduce || node.kind() == Kind::window) {

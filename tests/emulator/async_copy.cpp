@@ -267,8 +267,8 @@ void Block::copy_tile(void* shared, const void* map, const int* at, int rank, ui
   const EncodedTensorMap* encoded = tensor_map_at(map);
   if (encoded == nullptr) fail("there is no tensor map here", line);
   if (rank != encoded->rank) {
-    fail("a copy of " + std::to_string(rank) + " coordinates through a tensor map of " +
-             std::to_string(encoded->rank) + " dimensions",
+    fail("a copy of " + std::to_string(rank) + " coordinates through a tensor map of " + std::to_string(encoded->rank) +
+             " dimensions",
          line);
   }
   Tile tile = {*encoded, {}};

@@ -72,10 +72,8 @@ const Runtime Block::runtime = {
                       int line) { running_block->store_async(own, words, (uint64_t*)barrier, rank, line); },
     .mbarrier_fence = [](int) { running_block->mbarrier_fence(); },
     .fence_async = [](int) { running_block->fence_async(); },
-    .mbarrier_arrive_remote =
-        [](unsigned long long* barrier, unsigned rank, int line) {
-          running_block->mbarrier_arrive_remote((uint64_t*)barrier, rank, line);
-        },
+    .mbarrier_arrive_remote = [](unsigned long long* barrier, unsigned rank,
+                                 int line) { running_block->mbarrier_arrive_remote((uint64_t*)barrier, rank, line); },
     .copy_bulk_multicast =
         [](void* shared, const void* global, unsigned bytes, unsigned long long* barrier, unsigned blocks, int line) {
           if (blocks == 0) running_block->fail("a copy to no block", line);
@@ -93,13 +91,12 @@ const Runtime Block::runtime = {
         [](const void* map, int line) {
           if (tensor_map_at(map) == nullptr) running_block->fail("there is no tensor map here", line);
         },
-    .copy_tile =
-        [](void* shared, const void* map, const int* at, int rank, unsigned long long* barrier, unsigned blocks,
-           int line) { running_block->copy_tile(shared, map, at, rank, (uint64_t*)barrier, blocks, line); },
+    .copy_tile = [](void* shared, const void* map, const int* at, int rank, unsigned long long* barrier,
+                    unsigned blocks,
+                    int line) { running_block->copy_tile(shared, map, at, rank, (uint64_t*)barrier, blocks, line); },
     .shared_address = [](const void* p) { return running_block->shared_address(p); },
     .named_barrier = [](WarpCall* call) { running_block->named_barrier(call); },
-    .hold = [](const float* accumulators, unsigned count,
-               int line) { running_block->hold(accumulators, count, line); },
+    .hold = [](const float* accumulators, unsigned count, int line) { running_block->hold(accumulators, count, line); },
 };
 
 // ---- a block from its start to its end ----

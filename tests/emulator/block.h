@@ -43,7 +43,7 @@ struct Fiber {
   size_t awaited;  // the number of the mbarrier or named barrier
   int line;        // of the last wait, or of the copy that is being made
   bool copying;    // a fault is the copy's, and `line` where it was asked for
-  bool arrived;  // at the barrier of the cluster, in this phase, and has not waited since
+  bool arrived;    // at the barrier of the cluster, in this phase, and has not waited since
   uint64_t cluster_phase;
   std::vector<AsyncCopy> copies;
   std::vector<size_t> groups;  // how many of `copies` each committed group ends with

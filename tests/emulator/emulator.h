@@ -102,9 +102,7 @@ inline void store_bulk(void* global, const void* shared, unsigned bytes, int lin
 }
 inline void store_bulk_commit(int line) { runtime->store_bulk_commit(line); }
 inline void store_bulk_wait(unsigned groups, bool read, int line) { runtime->store_bulk_wait(groups, read, line); }
-inline void prefetch_bulk(const void* global, unsigned bytes, int line) {
-  runtime->prefetch_bulk(global, bytes, line);
-}
+inline void prefetch_bulk(const void* global, unsigned bytes, int line) { runtime->prefetch_bulk(global, bytes, line); }
 inline void check_tensor_map(const void* map, int line) { runtime->check_tensor_map(map, line); }
 inline void copy_tile(void* shared, const void* map, const int* at, int rank, Mbarrier* b, unsigned blocks, int line) {
   runtime->copy_tile(shared, map, at, rank, b, blocks, line);
@@ -129,8 +127,17 @@ inline void wgmma_wait(unsigned groups, int line) { warp_call(warp_wgmma_wait, s
 inline void wgmma(float* d, unsigned n, unsigned type, Mbarrier a_descriptor, const unsigned* a, Mbarrier b_descriptor,
                   bool accumulate, unsigned a_major, unsigned b_major, int a_sign, int b_sign, int line) {
   WarpCall call = {warp_wgmma, ~0u, line, 0, {}, {}};
-  call.operand.product = {d, a, a_descriptor, b_descriptor, n, static_cast<MmaType>(type),
-                          accumulate, static_cast<int>(a_major), static_cast<int>(b_major), a_sign, b_sign};
+  call.operand.product = {d,
+                          a,
+                          a_descriptor,
+                          b_descriptor,
+                          n,
+                          static_cast<MmaType>(type),
+                          accumulate,
+                          static_cast<int>(a_major),
+                          static_cast<int>(b_major),
+                          a_sign,
+                          b_sign};
   runtime->warp(&call);
 }
 inline bool elect(int line) {

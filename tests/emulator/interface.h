@@ -62,8 +62,8 @@ struct WarpCall {
     struct {
       unsigned a[4], b[2];
       float c[4];
-    } tile;            // mma
-    Product product;   // wgmma
+    } tile;           // mma
+    Product product;  // wgmma
     struct {
       unsigned threads;
       bool waits;

@@ -349,8 +349,8 @@ FWEMU_EXPORT CUresult cuTensorMapEncodeTiled(void* map, uint32_t type, uint32_t 
                                              const uint64_t* dimensions, const uint64_t* strides, const uint32_t* box,
                                              const uint32_t* element_strides, uint32_t interleave, uint32_t swizzle,
                                              uint32_t l2_promotion, uint32_t fill) {
-  std::string problem = fwemu::encode_tensor_map(map, {type, rank, address, dimensions, strides, box, element_strides,
-                                                       interleave, swizzle, l2_promotion, fill});
+  std::string problem = fwemu::encode_tensor_map(
+      map, {type, rank, address, dimensions, strides, box, element_strides, interleave, swizzle, l2_promotion, fill});
   return problem.empty() ? CUDA_SUCCESS : explain(invalid_value, "cuTensorMapEncodeTiled: " + problem);
 }
 

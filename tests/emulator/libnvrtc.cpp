@@ -68,8 +68,8 @@ std::string full_text(const _nvrtcProgram& program, const std::string& architect
   for (const auto& [name, bounds] : find_kernels(program.source)) {
     text += "static void fwemu_call_" + name + "(const void* p) { fwemu::call_kernel(" + name + ", p); }\n";
     text += visible + "const fwemu::Kernel fwemu_kernel_" + name + ";\nconst fwemu::Kernel fwemu_kernel_" + name +
-            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + "), " + (races ? "true" : "false") + ", fwemu::bounds(" + bounds +
-            ").threads, fwemu::bounds(" + bounds + ").blocks};\n";
+            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + "), " + (races ? "true" : "false") +
+            ", fwemu::bounds(" + bounds + ").threads, fwemu::bounds(" + bounds + ").blocks};\n";
   }
   text += visible +
           "__attribute__((no_sanitize(\"thread\"))) void fwemu_bind(const fwemu::Runtime* runtime) { fwemu::runtime = "

@@ -204,8 +204,8 @@ void Block::report_race(const Races::Conflict& conflict, const std::string& doin
   if (earlier.kind == Races::Actor::copies) {
     what += ", which the copy that was begun at " + there + " writes: there is no wait for its mbarrier between";
   } else if (earlier.kind == Races::Actor::products) {
-    what += ", which the product at " + there +
-            " reads: no wgmma_wait of each of its warps, told by a barrier, is between";
+    what +=
+        ", which the product at " + there + " reads: no wgmma_wait of each of its warps, told by a barrier, is between";
   } else if (earlier.kind == Races::Actor::stores) {
     what += ", which the bulk store at " + there + " reads: there is no store_bulk_wait between";
   } else {
@@ -228,8 +228,7 @@ void Block::note_access(const void* p, unsigned bytes, bool write, const void* c
     return;
   }
   const auto offset = static_cast<size_t>(static_cast<const char*>(p) - where->shared_.data());
-  const Races::Conflict found =
-      cluster_->races().note(where->rank_, offset, bytes, write, actor(thread), code, line);
+  const Races::Conflict found = cluster_->races().note(where->rank_, offset, bytes, write, actor(thread), code, line);
   if (found.found) report_race(found, write ? "writes" : "reads", *where, line, code);
 }
 

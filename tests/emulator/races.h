@@ -38,7 +38,7 @@ class Races {
     uint16_t bytes;  // of the 16 of its place
     bool write, asynchronous;
     Actor kind;
-    int line;          // where there is no code: of an asynchronous operation, or of a load of matrices
+    int line;  // where there is no code: of an asynchronous operation, or of a load of matrices
     const void* code;
   };
   struct Conflict {

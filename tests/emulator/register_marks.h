@@ -14,8 +14,7 @@ class RegisterMarks {
   static constexpr uint32_t accumulator = ~0u, operand = ~0u - 1;  // of a product that is under way
 
   explicit RegisterMarks(const Stacks& stacks) : stacks_(stacks), bytes_(stacks.bytes()) {
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                        -1, 0);
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     marks_ = static_cast<uint32_t*>(memory);
   }

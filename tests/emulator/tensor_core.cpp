@@ -220,8 +220,8 @@ void Block::ask_for_product(Warp& warp, unsigned index, int line) {
       fail("the accumulators were written, and there is no wgmma_fence() between", line);
     }
   }
-  PendingProduct pending = {product, {}, {}, static_cast<size_t>(accumulators - warp.accumulators.data()),
-                            warp.committed + 1, line};
+  PendingProduct pending = {
+      product, {}, {}, static_cast<size_t>(accumulators - warp.accumulators.data()), warp.committed + 1, line};
   if (product.a != nullptr) {
     pending.a_values.resize(lanes * fw::a_registers);
     for (unsigned lane = 0; lane < lanes; ++lane) {
@@ -266,9 +266,11 @@ void Block::note_product(Warp& warp, unsigned index, const PendingProduct& pendi
   const auto note_operand = [&](uint64_t bits, int major, bool is_a, unsigned first, unsigned end) {
     const Descriptor d = fw::decode(bits);
     for (unsigned outer = first; outer < end; outer += major == fw::k_major ? 1 : unit)
-      for (unsigned k = 0; k < shape.k; k += major == fw::k_major ? unit : 1) note(operand_at(d, product, is_a, outer, k), 16);
+      for (unsigned k = 0; k < shape.k; k += major == fw::k_major ? unit : 1)
+        note(operand_at(d, product, is_a, outer, k), 16);
   };
-  if (product.a == nullptr) note_operand(product.a_descriptor, product.a_major, true, index % 4 * 16, index % 4 * 16 + 16);
+  if (product.a == nullptr)
+    note_operand(product.a_descriptor, product.a_major, true, index % 4 * 16, index % 4 * 16 + 16);
   note_operand(product.b_descriptor, product.b_major, false, 0, product.n);
 }
 
@@ -353,7 +355,8 @@ void Block::end_accumulators(Warp& warp, unsigned, Accumulators& accumulators) {
 void Block::wgmma_wait(Warp& warp, unsigned index, unsigned groups) {
   const unsigned ended = warp.committed > groups ? warp.committed - groups : 0;
   size_t done = 0;
-  while (done < warp.products.size() && warp.products[done].group <= ended) run_product(warp, index, warp.products[done++]);
+  while (done < warp.products.size() && warp.products[done].group <= ended)
+    run_product(warp, index, warp.products[done++]);
   warp.products.erase(warp.products.begin(), warp.products.begin() + static_cast<ptrdiff_t>(done));
   if (!watches_races_ || warp.actor == 0) return;
   for (unsigned lane = 0; lane < 32; ++lane) cluster_->races().learn(actor(32 * index + lane), warp.actor, ended);

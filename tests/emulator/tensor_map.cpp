@@ -44,24 +44,29 @@ std::string encode_tensor_map(void* map, const TensorMapArguments& a) {
   encoded.fill = static_cast<uint8_t>(a.fill);
   std::fill(std::begin(encoded.element_strides), std::end(encoded.element_strides), 1);
   for (unsigned d = 0; d < a.rank; ++d) {
-    if (a.dimensions[d] == 0 || a.dimensions[d] > uint64_t{1} << 32) return name("the size of dimension", d) + " is 0 or above 2^32";
+    if (a.dimensions[d] == 0 || a.dimensions[d] > uint64_t{1} << 32)
+      return name("the size of dimension", d) + " is 0 or above 2^32";
     if (a.box[d] == 0 || a.box[d] > 256) return name("the box's size of dimension", d) + " is 0 or above 256";
-    if (a.element_strides[d] == 0 || a.element_strides[d] > 8) return name("the element stride of dimension", d) + " is 0 or above 8";
+    if (a.element_strides[d] == 0 || a.element_strides[d] > 8)
+      return name("the element stride of dimension", d) + " is 0 or above 8";
     encoded.last[d] = static_cast<uint32_t>(a.dimensions[d] - 1);
     encoded.box_last[d] = static_cast<uint8_t>(a.box[d] - 1);
     encoded.element_strides[d] = static_cast<uint8_t>(a.element_strides[d]);
     if (d + 1 == a.rank) break;
     if (a.strides[d] % 16 != 0) return name("the stride of dimension", d + 1) + " is no multiple of 16 bytes";
-    if (a.strides[d] >= uint64_t{1} << 36) return name("the stride of dimension", d + 1) + " is 2^36 bytes or more, which the emulator does not hold";
+    if (a.strides[d] >= uint64_t{1} << 36)
+      return name("the stride of dimension", d + 1) + " is 2^36 bytes or more, which the emulator does not hold";
     encoded.units[d] = static_cast<uint32_t>(a.strides[d] / 16);
   }
   const unsigned inner = a.box[0] * type_bytes[a.type];
   if (inner % 16 != 0) return "a row of the box is " + std::to_string(inner) + " bytes, no multiple of 16";
   const unsigned row = fw::swizzle_bytes(swizzles[a.swizzle]);
   if (a.swizzle != map_swizzle_none && inner > row)
-    return "a row of the box is " + std::to_string(inner) + " bytes, more than the " + std::to_string(row) + " that are swizzled";
+    return "a row of the box is " + std::to_string(inner) + " bytes, more than the " + std::to_string(row) +
+           " that are swizzled";
   if (a.swizzle != map_swizzle_none && inner < row)
-    return "a row of the box is " + std::to_string(inner) + " bytes; the emulator swizzles whole rows of " + std::to_string(row);
+    return "a row of the box is " + std::to_string(inner) + " bytes; the emulator swizzles whole rows of " +
+           std::to_string(row);
   std::memcpy(map, &encoded, sizeof encoded);
   return "";
 }

@@ -14,8 +14,22 @@ using fw::Descriptor;
 using fw::Swizzle;
 
 // The driver's numbers.
-enum TensorMapType : uint32_t { map_u8, map_u16, map_u32, map_i32, map_u64, map_i64, map_f16, map_f32, map_f64,
-                                map_bf16, map_f32_ftz, map_tf32, map_tf32_ftz, map_types };
+enum TensorMapType : uint32_t {
+  map_u8,
+  map_u16,
+  map_u32,
+  map_i32,
+  map_u64,
+  map_i64,
+  map_f16,
+  map_f32,
+  map_f64,
+  map_bf16,
+  map_f32_ftz,
+  map_tf32,
+  map_tf32_ftz,
+  map_types
+};
 enum TensorMapSwizzle : uint32_t { map_swizzle_none, map_swizzle_32, map_swizzle_64, map_swizzle_128, map_swizzles };
 enum TensorMapFill : uint32_t { map_fill_zero, map_fill_nan, map_fills };
 
@@ -30,8 +44,8 @@ struct TensorMapArguments {
 struct alignas(64) EncodedTensorMap {
   uint64_t magic;
   const char* address;
-  uint32_t last[5];    // of each dimension: its size less 1
-  uint32_t units[4];   // strides in 16 bytes
+  uint32_t last[5];     // of each dimension: its size less 1
+  uint32_t units[4];    // strides in 16 bytes
   uint8_t box_last[5];  // size of the box less 1
   uint8_t element_strides[5];
   uint8_t rank, type, swizzle, fill;

@@ -9,9 +9,10 @@ namespace fwemu {
 namespace {
 
 const char* operation_name(WarpOperation operation) {
-  static constexpr const char* names[] = {"warp barrier",  "shuffle",         "ballot",           "elect",
-                                          "load of matrices", "store of matrices", "mma",           "named barrier",
-                                          "change of registers", "wgmma",      "wgmma_fence",      "wgmma_commit",
+  static constexpr const char* names[] = {"warp barrier", "shuffle",          "ballot",
+                                          "elect",        "load of matrices", "store of matrices",
+                                          "mma",          "named barrier",    "change of registers",
+                                          "wgmma",        "wgmma_fence",      "wgmma_commit",
                                           "wgmma_wait"};
   return names[operation];
 }

@@ -35,8 +35,8 @@ void Block::arrive_named(Warp& warp, unsigned index, int id, int line) {
     call->result.value = barrier.phase;
   }
   if (threads == 0 || threads % 32 != 0 || threads > 32 * warps_.size()) {
-    fail(name + " is for " + std::to_string(threads) + " threads of a block of " +
-             std::to_string(fibers_.size()) + ": whole warps of the block are wanted",
+    fail(name + " is for " + std::to_string(threads) + " threads of a block of " + std::to_string(fibers_.size()) +
+             ": whole warps of the block are wanted",
          line);
   }
   if (barrier.arrived == 0) {

@@ -1,4 +1,4 @@
-"""Memory orders on the device: operands through tiles, pooling in channels last, depthwise convolutions, long rows in pieces."""
+"""Memory orders on a device: tiles, pooling in channels last, depthwise convolutions, long rows in pieces."""
 
 import copy
 
@@ -9,7 +9,7 @@ from torch import nn
 import fusewright
 from fusewright import optimize
 
-# Whole vectors both ways, along one axis alone, along none; weights of 9, 25 and 27 taps; more tiles than one both ways.
+# Whole vectors both ways, along one axis alone, along none; 9, 25 and 27 taps; more tiles than one both ways.
 SHAPES = [
     (4, 96, 64, 64), (3, 512, 51, 51), (2, 67, 80, 64), (3, 131, 51, 53), (512, 256, 3, 3), (96, 64, 5, 5),
     (48, 27, 32, 32), (40, 12, 40, 300), (2, 5, 301, 299),
@@ -38,7 +38,7 @@ def test_mixed_layouts(shape, dtype):
 
 
 def matches_float64(model, x, allowed=2e-3):
-    """Against row-major tensors: eager's gradient of padded average pooling in channels last is wrong on a GPU (torch 2.11)."""
+    """Against row-major tensors: on a GPU eager is wrong for padded average pooling in channels last (2.11)."""
     exact, strides = copy.deepcopy(model).double(), copy.deepcopy(model)(x).stride()
     ours = optimize(model, strict=True)
     x.requires_grad_()
@@ -87,7 +87,9 @@ def test_pooling_behind_norms(pool, format):
         matches_float64(nn.Sequential(nn.GroupNorm(4, 24), nn.Tanh(), pool, nn.GELU()), x.detach(), 1e-4)
 
 
-@pytest.mark.parametrize("norm", [lambda: nn.GroupNorm(8, 64), lambda: nn.GroupNorm(16, 64), lambda: nn.BatchNorm2d(64)])
+@pytest.mark.parametrize(
+    "norm", [lambda: nn.GroupNorm(8, 64), lambda: nn.GroupNorm(16, 64), lambda: nn.BatchNorm2d(64)]
+)
 def test_long_rows_of_channels_last(norm):
     """What they write is left to a pointwise kernel, which reads roots and quotients of rows from memory."""
     model = nn.Sequential(norm(), nn.SiLU(), nn.Conv2d(64, 32, 3, padding=1), nn.SiLU())

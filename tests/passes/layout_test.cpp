@@ -168,7 +168,8 @@ TEST(Layout, TransposedVolumesTakePartInShortSteps) {
     return text("%x: " + type + "[8, 16, 9, 9, 9], %w: " + type + "[16, 32, " + n + "]",
                 "%y: " + type + "[8, 32, " + side(9) + ", " + side(9) + ", " + side(9) +
                     "] = conv(%x, %w) {dilation = (1, 1, 1), groups = 1, output_padding = (0, 0, 0), padding = (0, 0, "
-                    "0), stride = " + all + ", transposed = 1} %z = exp(%y) return %z");
+                    "0), stride = " +
+                    all + ", transposed = 1} %z = exp(%y) return %z");
   };
   EXPECT_TRUE(is_chosen(with("2", "3", "f32")));
   EXPECT_FALSE(is_chosen(with("3", "3", "f32")));
@@ -179,9 +180,11 @@ TEST(Layout, TransposedVolumesTakePartInShortSteps) {
 TEST(Layout, DepthwiseConvolutionsTakePart) {
   auto with = [](const std::string& results, const std::string& taps, const std::string& type) {
     return text("%x: " + type + "[8, 16, 32, 32], %w: " + type + "[" + results + ", 1, " + taps + ", " + taps + "]",
-                "%y: " + type + "[8, " + results + ", 32, 32] = conv(%x, %w) {dilation = (1, 1), groups = 16, "
-                    "output_padding = (0, 0), padding = (" + std::to_string(std::stoi(taps) / 2) + ", " +
-                    std::to_string(std::stoi(taps) / 2) + "), stride = (1, 1), transposed = 0} %z = exp(%y) return %z");
+                "%y: " + type + "[8, " + results +
+                    ", 32, 32] = conv(%x, %w) {dilation = (1, 1), groups = 16, "
+                    "output_padding = (0, 0), padding = (" +
+                    std::to_string(std::stoi(taps) / 2) + ", " + std::to_string(std::stoi(taps) / 2) +
+                    "), stride = (1, 1), transposed = 0} %z = exp(%y) return %z");
   };
   for (const char* taps : {"1", "3", "7"}) EXPECT_TRUE(is_chosen(with("16", taps, "f32"))) << taps;
   EXPECT_TRUE(is_chosen(with("16", "3", "bf16")));
@@ -199,10 +202,10 @@ TEST(Layout, DepthwiseConvolutionsTakePart) {
 }
 
 TEST(Layout, AnImageOfFewChannelsIsMadeRowMajor) {
-  const Program program = laid_out(
-      text(image + ", %u: f32[3, 16, 3, 3]", "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes +
-                                                 "%v = exp(%y) %t: f32[8, 3, 32, 32] = conv(%v, %u)" +
-                                                 conv_attributes + "%z = exp(%t) return %z"));
+  const Program program =
+      laid_out(text(image + ", %u: f32[3, 16, 3, 3]", "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes +
+                                                          "%v = exp(%y) %t: f32[8, 3, 32, 32] = conv(%v, %u)" +
+                                                          conv_attributes + "%z = exp(%t) return %z"));
   EXPECT_TRUE(chosen(program));
   for (const Node& node : program.forward.nodes) {
     if (node.kind() == Kind::contraction) {

@@ -88,11 +88,10 @@ TEST_F(NvrtcTest, TiledKernelsForEachArchitecture) {
   const KernelCode code = emit_cuda(program.forward, program.forward_fusion.groups[0].kernel);
   ASSERT_NE(code.cuda.tiled_text, "");
   for (const char* name : {"sm_80", "sm_90a", "sm_100"}) {
-    for (const char* variant :
-         {"4\n#define FW_ACROSS_VECTOR 4\n#define FW_WIDE 0\n#define FW_TILED 17ull",
-          "4\n#define FW_ACROSS_VECTOR 1\n#define FW_WIDE 0\n#define FW_TILED 17ull",
-          "1\n#define FW_ACROSS_VECTOR 4\n#define FW_WIDE 0\n#define FW_TILED 14ull",
-          "1\n#define FW_ACROSS_VECTOR 1\n#define FW_WIDE 1\n#define FW_TILED 14ull"}) {
+    for (const char* variant : {"4\n#define FW_ACROSS_VECTOR 4\n#define FW_WIDE 0\n#define FW_TILED 17ull",
+                                "4\n#define FW_ACROSS_VECTOR 1\n#define FW_WIDE 0\n#define FW_TILED 17ull",
+                                "1\n#define FW_ACROSS_VECTOR 4\n#define FW_WIDE 0\n#define FW_TILED 14ull",
+                                "1\n#define FW_ACROSS_VECTOR 1\n#define FW_WIDE 1\n#define FW_TILED 14ull"}) {
       try {
         const auto image =
             nvrtc->compile("#define FW_ROW 0\n#define FW_ITEMS 4\n#define FW_ACROSS 1\n#define FW_VECTOR " +

@@ -105,21 +105,21 @@ FW_FN void copy_tile_multicast(void* shared, const TensorMap* map, const i32 (&a
   fwemu::copy_tile(shared, map, at, rank, barrier, blocks, line);
 }
 #else
-#define FW_COPY_TILE(rank, coordinates, blocks, ...)                                                                  \
-  FW_FN void copy_tile(void* shared, const TensorMap* map, const i32(&at)[rank], u64* barrier) {                      \
-    asm volatile("cp.async.bulk.tensor." #rank                                                                        \
-                 "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {" coordinates "}], [%2];" :: \
-                     "r"(shared_address(shared)),                                                                     \
-                 "l"(map), "r"(shared_address(barrier)), __VA_ARGS__                                                  \
-                 : "memory");                                                                                         \
-  }                                                                                                                   \
-  FW_FN void copy_tile_multicast(void* shared, const TensorMap* map, const i32(&at)[rank], u64* barrier,              \
-                                 u16 to_blocks) {                                                                     \
-    asm volatile("cp.async.bulk.tensor." #rank                                                                        \
-                 "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "               \
-                 "[%1, {" coordinates "}], [%2], " blocks ";" ::"r"(shared_address(shared)),                          \
-                 "l"(map), "r"(shared_address(barrier)), __VA_ARGS__, "h"(to_blocks)                                  \
-                 : "memory");                                                                                         \
+#define FW_COPY_TILE(rank, coordinates, blocks, ...)                                                     \
+  FW_FN void copy_tile(void* shared, const TensorMap* map, const i32(&at)[rank], u64* barrier) {         \
+    asm volatile("cp.async.bulk.tensor." #rank                                                           \
+                 "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {" coordinates   \
+                 "}], [%2];" ::"r"(shared_address(shared)),                                              \
+                 "l"(map), "r"(shared_address(barrier)), __VA_ARGS__                                     \
+                 : "memory");                                                                            \
+  }                                                                                                      \
+  FW_FN void copy_tile_multicast(void* shared, const TensorMap* map, const i32(&at)[rank], u64* barrier, \
+                                 u16 to_blocks) {                                                        \
+    asm volatile("cp.async.bulk.tensor." #rank                                                           \
+                 "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], "  \
+                 "[%1, {" coordinates "}], [%2], " blocks ";" ::"r"(shared_address(shared)),             \
+                 "l"(map), "r"(shared_address(barrier)), __VA_ARGS__, "h"(to_blocks)                     \
+                 : "memory");                                                                            \
   }
 FW_COPY_TILE(1, "%3", "%4", "r"(at[0]))
 FW_COPY_TILE(2, "%3, %4", "%5", "r"(at[0]), "r"(at[1]))

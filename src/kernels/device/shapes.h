@@ -97,8 +97,8 @@ constexpr u64 descriptor_fields =
     descriptor_field | descriptor_field << leading_shift | descriptor_field << stride_shift | u64(3) << swizzle_shift;
 
 FW_FN constexpr u64 encode(Descriptor d) {
-  return u64((d.start & descriptor_address_mask) >> 4) | u64((d.leading & descriptor_address_mask) >> 4)
-                                                             << leading_shift |
+  return u64((d.start & descriptor_address_mask) >> 4) |
+         u64((d.leading & descriptor_address_mask) >> 4) << leading_shift |
          u64((d.stride & descriptor_address_mask) >> 4) << stride_shift | u64(d.swizzle) << swizzle_shift;
 }
 FW_FN constexpr Descriptor decode(u64 bits) {

@@ -27,10 +27,10 @@ FW_FN void store_matrices(void* row, const u32 (&r)[N] FW_AND_CALLER) {
 #ifdef FW_EMULATOR
   fwemu::store_matrices(r, row, N, transposed, line);
 #else
-#define FW_STMATRIX(count, trans, registers, ...)                                                 \
-  asm volatile("stmatrix.sync.aligned.m8n8." count trans ".shared.b16 [%0], {" registers "};" ::"r"( \
-                   shared_address(row)),                                                          \
-               __VA_ARGS__                                                                        \
+#define FW_STMATRIX(count, trans, registers, ...)                                        \
+  asm volatile("stmatrix.sync.aligned.m8n8." count trans ".shared.b16 [%0], {" registers \
+               "};" ::"r"(shared_address(row)),                                          \
+               __VA_ARGS__                                                               \
                : "memory")
   if constexpr (N == 1 && !transposed) FW_STMATRIX("x1", "", "%1", "r"(r[0]));
   if constexpr (N == 1 && transposed) FW_STMATRIX("x1", ".trans", "%1", "r"(r[0]));
@@ -134,24 +134,23 @@ FW_FN constexpr void check_wgmma() {
 }
 
 #ifdef FW_EMULATOR
-#define FW_WGMMA(n)                                                                                               \
-  template <class T, fw::Major a_major = fw::k_major, fw::Major b_major = fw::k_major, int a_sign = 1,            \
-            int b_sign = 1>                                                                                       \
-  FW_FN void wgmma(float (&d)[n / 2], fw::u64 a, fw::u64 b, bool accumulate FW_AND_CALLER) {                      \
-    fw::check_wgmma<T, n, a_major, b_major, a_sign, b_sign>();                                                    \
-    fwemu::wgmma(d, n, fw::operand_type<T>, a, nullptr, b, accumulate, a_major, b_major, a_sign, b_sign, line);   \
-  }                                                                                                               \
-  template <class T, fw::Major b_major = fw::k_major, int a_sign = 1, int b_sign = 1>                             \
-  FW_FN void wgmma(float (&d)[n / 2], const fw::u32 (&a)[4], fw::u64 b, bool accumulate FW_AND_CALLER) {          \
-    fw::check_wgmma<T, n, fw::k_major, b_major, a_sign, b_sign>();                                                \
-    fwemu::wgmma(d, n, fw::operand_type<T>, 0, a, b, accumulate, fw::k_major, b_major, a_sign, b_sign, line);     \
+#define FW_WGMMA(n)                                                                                                    \
+  template <class T, fw::Major a_major = fw::k_major, fw::Major b_major = fw::k_major, int a_sign = 1, int b_sign = 1> \
+  FW_FN void wgmma(float(&d)[n / 2], fw::u64 a, fw::u64 b, bool accumulate FW_AND_CALLER) {                            \
+    fw::check_wgmma<T, n, a_major, b_major, a_sign, b_sign>();                                                         \
+    fwemu::wgmma(d, n, fw::operand_type<T>, a, nullptr, b, accumulate, a_major, b_major, a_sign, b_sign, line);        \
+  }                                                                                                                    \
+  template <class T, fw::Major b_major = fw::k_major, int a_sign = 1, int b_sign = 1>                                  \
+  FW_FN void wgmma(float(&d)[n / 2], const fw::u32(&a)[4], fw::u64 b, bool accumulate FW_AND_CALLER) {                 \
+    fw::check_wgmma<T, n, fw::k_major, b_major, a_sign, b_sign>();                                                     \
+    fwemu::wgmma(d, n, fw::operand_type<T>, 0, a, b, accumulate, fw::k_major, b_major, a_sign, b_sign, line);          \
   }
 #else
 // i0 ... are the operands that follow the accumulators: with A in shared memory a, b, accumulate, both signs, both
 // majors; else the 4 registers of a, b, accumulate, both signs, the major of b.
-#define FW_WGMMA_HEAD(n, shape, accumulate)                                       \
-  "{ .reg .pred p; setp.ne.b32 p, " accumulate ", 0; wgmma.mma_async.sync.aligned.m64n" #n shape " {" \
-  FW_WGMMA_NAMES_##n "}, "
+#define FW_WGMMA_HEAD(n, shape, accumulate)                                                      \
+  "{ .reg .pred p; setp.ne.b32 p, " accumulate ", 0; wgmma.mma_async.sync.aligned.m64n" #n shape \
+  " {" FW_WGMMA_NAMES_##n "}, "
 #define FW_WGMMA_SHARED(n, shape, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
   FW_WGMMA_HEAD(n, shape, i2) i0 ", " i1 ", p, " i3 ", " i4 ", " i5 ", " i6 "; }"
 #define FW_WGMMA_SHARED_TF32(n, shape, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
@@ -164,33 +163,32 @@ FW_FN constexpr void check_wgmma() {
 #define FW_WGMMA_ASM(form, n, shape, ...) \
   asm volatile(FW_WGMMA_CALL(form, n, shape, FW_WGMMA_NUMBERS_##n) : FW_WGMMA_VALUES_##n : __VA_ARGS__)
 
-#define FW_WGMMA_FROM_SHARED(form, n, shape)                                                                       \
+#define FW_WGMMA_FROM_SHARED(form, n, shape)                                                                          \
   FW_WGMMA_ASM(form, n, shape, "l"(a), "l"(b), "r"(fw::u32(accumulate)), "n"(a_sign), "n"(b_sign), "n"(int(a_major)), \
                "n"(int(b_major)))
-#define FW_WGMMA_FROM_REGISTERS(form, n, shape)                                                                        \
+#define FW_WGMMA_FROM_REGISTERS(form, n, shape)                                                              \
   FW_WGMMA_ASM(form, n, shape, "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(fw::u32(accumulate)), \
                "n"(a_sign), "n"(b_sign), "n"(int(b_major)))
 
-#define FW_WGMMA(n)                                                                                                  \
-  template <class T, fw::Major a_major = fw::k_major, fw::Major b_major = fw::k_major, int a_sign = 1,               \
-            int b_sign = 1>                                                                                          \
-  FW_FN void wgmma(float (&d)[n / 2], fw::u64 a, fw::u64 b, bool accumulate) {                                       \
-    fw::check_wgmma<T, n, a_major, b_major, a_sign, b_sign>();                                                       \
+#define FW_WGMMA(n)                                                                                                    \
+  template <class T, fw::Major a_major = fw::k_major, fw::Major b_major = fw::k_major, int a_sign = 1, int b_sign = 1> \
+  FW_FN void wgmma(float(&d)[n / 2], fw::u64 a, fw::u64 b, bool accumulate) {                                          \
+    fw::check_wgmma<T, n, a_major, b_major, a_sign, b_sign>();                                                         \
     if constexpr (fw::operand_type<T> == fw::operand_f16) FW_WGMMA_FROM_SHARED(FW_WGMMA_SHARED, n, "k16.f32.f16.f16"); \
-    if constexpr (fw::operand_type<T> == fw::operand_bf16)                                                           \
-      FW_WGMMA_FROM_SHARED(FW_WGMMA_SHARED, n, "k16.f32.bf16.bf16");                                                 \
-    if constexpr (fw::operand_type<T> == fw::operand_tf32)                                                           \
-      FW_WGMMA_FROM_SHARED(FW_WGMMA_SHARED_TF32, n, "k8.f32.tf32.tf32");                                             \
-  }                                                                                                                  \
-  template <class T, fw::Major b_major = fw::k_major, int a_sign = 1, int b_sign = 1>                                \
-  FW_FN void wgmma(float (&d)[n / 2], const fw::u32(&a)[4], fw::u64 b, bool accumulate) {                            \
-    fw::check_wgmma<T, n, fw::k_major, b_major, a_sign, b_sign>();                                                   \
-    if constexpr (fw::operand_type<T> == fw::operand_f16)                                                            \
-      FW_WGMMA_FROM_REGISTERS(FW_WGMMA_REGISTERS, n, "k16.f32.f16.f16");                                             \
-    if constexpr (fw::operand_type<T> == fw::operand_bf16)                                                           \
-      FW_WGMMA_FROM_REGISTERS(FW_WGMMA_REGISTERS, n, "k16.f32.bf16.bf16");                                           \
-    if constexpr (fw::operand_type<T> == fw::operand_tf32)                                                           \
-      FW_WGMMA_FROM_REGISTERS(FW_WGMMA_REGISTERS_TF32, n, "k8.f32.tf32.tf32");                                       \
+    if constexpr (fw::operand_type<T> == fw::operand_bf16)                                                             \
+      FW_WGMMA_FROM_SHARED(FW_WGMMA_SHARED, n, "k16.f32.bf16.bf16");                                                   \
+    if constexpr (fw::operand_type<T> == fw::operand_tf32)                                                             \
+      FW_WGMMA_FROM_SHARED(FW_WGMMA_SHARED_TF32, n, "k8.f32.tf32.tf32");                                               \
+  }                                                                                                                    \
+  template <class T, fw::Major b_major = fw::k_major, int a_sign = 1, int b_sign = 1>                                  \
+  FW_FN void wgmma(float(&d)[n / 2], const fw::u32(&a)[4], fw::u64 b, bool accumulate) {                               \
+    fw::check_wgmma<T, n, fw::k_major, b_major, a_sign, b_sign>();                                                     \
+    if constexpr (fw::operand_type<T> == fw::operand_f16)                                                              \
+      FW_WGMMA_FROM_REGISTERS(FW_WGMMA_REGISTERS, n, "k16.f32.f16.f16");                                               \
+    if constexpr (fw::operand_type<T> == fw::operand_bf16)                                                             \
+      FW_WGMMA_FROM_REGISTERS(FW_WGMMA_REGISTERS, n, "k16.f32.bf16.bf16");                                             \
+    if constexpr (fw::operand_type<T> == fw::operand_tf32)                                                             \
+      FW_WGMMA_FROM_REGISTERS(FW_WGMMA_REGISTERS_TF32, n, "k8.f32.tf32.tf32");                                         \
   }
 #endif
 

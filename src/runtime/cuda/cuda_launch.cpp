@@ -155,10 +155,10 @@ std::vector<Launcher::Emitted> CudaLauncher::emitted() const {
   add({1, general, true, {}});
   std::vector<Emitted> result;
   for (const Variant& v : all) {
-    const std::string tiling =
-        v.tiling.operands == 0 ? "{}"
-                               : "{" + std::to_string(v.tiling.operands) + ", " + std::to_string(v.tiling.across) + ", " +
-                                     std::to_string(v.tiling.vector) + "}";
+    const std::string tiling = v.tiling.operands == 0
+                                   ? "{}"
+                                   : "{" + std::to_string(v.tiling.operands) + ", " + std::to_string(v.tiling.across) +
+                                         ", " + std::to_string(v.tiling.vector) + "}";
     const std::string fields = "{" + std::to_string(v.vector) + ", " + std::to_string(v.items) + ", " +
                                (v.wide ? "true" : "false") + ", " + tiling + ", " + std::to_string(v.row) + "}";
     const char* label = v.tiling.operands != 0 ? "tiled" : v.items == 0 ? "walking" : "";
