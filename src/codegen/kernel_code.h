@@ -32,7 +32,7 @@ struct KernelCode {
     // `dtype` is the buffer's.
     bool side = false;
   };
-  std::string schedule;           // its name
+  std::string schedule;           // its name, where the kernel has no text
   std::string name;               // also the symbol: fw_row_group_norm_silu_mul_silu
   std::string text;               // without the prelude
   std::vector<Operand> operands;  // in the order of Args::pointers

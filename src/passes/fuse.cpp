@@ -701,6 +701,14 @@ class Fuser {
     made_by_[v] = step;
   }
 
+  static bool is_one_for_each_row(const Kernel& kernel, const Step& step) {
+    std::set<int> rows, own;
+    for (size_t a = 0; a < kernel.axes.size(); ++a)
+      if (!kernel.axes[a].reduced && !kernel.axes[a].tap) rows.insert(static_cast<int>(a));
+    for (const std::vector<int>& list : step.dims) own.insert(list.begin(), list.end());
+    return own == rows;
+  }
+
   // Others may read what a reduction's kernel works out for its rows, among the steps from `first` on.
   void keep_row_constants(int g, const Kernel& kernel, size_t first) {
     int64_t elements = 1;
@@ -710,11 +718,8 @@ class Fuser {
     for (size_t s = first; s < kernel.steps.size(); ++s) {
       const Step& step = kernel.steps[s];
       if (step.role != Step::Role::compute || !is_dear(step.value)) continue;
-      bool of_row = true;
-      for (const std::vector<int>& list : step.dims)
-        for (int a : list)
-          of_row &= !kernel.axes[static_cast<size_t>(a)].reduced && !kernel.axes[static_cast<size_t>(a)].tap;
-      if (!of_row || !world_.home.try_emplace(step.value, g).second) continue;
+      // One for each row: a number that all rows share would not be written where there are none.
+      if (!is_one_for_each_row(kernel, step) || !world_.home.try_emplace(step.value, g).second) continue;
       made_by_[step.value] = static_cast<int>(s);
     }
   }

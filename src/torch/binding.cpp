@@ -539,10 +539,13 @@ PYBIND11_MODULE(_core, m) {
 
   // GPUs. The libraries are looked for when the first of these asks, so directories must come before.
   m.def("add_library_directories", &cuda::add_library_directories);
-  // On this GPU kernels of our own may compute products of float32.
+  // On this GPU, and with what the user allows now, kernels of our own may compute products of float32.
   m.def(
       "multiplies_float32",
-      [](int device) { return cuda::available() && ProductKernels::serves(cuda::device(device).architecture); },
+      [](int device) {
+        return wanted_matrix_product() != "library" && !allows_tf32_products() && cuda::available() &&
+               ProductKernels::serves(cuda::device(device).architecture);
+      },
       py::call_guard<py::gil_scoped_release>());
   m.def("cuda_available", &cuda::available, py::call_guard<py::gil_scoped_release>());
   m.def("let_l2_forget", &cuda::let_l2_forget, py::call_guard<py::gil_scoped_release>());

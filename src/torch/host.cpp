@@ -33,15 +33,54 @@ bool ask(bool (at::Context::*tf32)(std::optional<Op>) const, const at::Context& 
   return (context.*tf32)(Op::CONV);
 }
 
+// allowTF32CuBLAS raises an error where the user chose by fp32_precision, which newer versions have.
+template <class Precision, class Backend, class Op>
+[[maybe_unused]] bool ask_products(Precision (at::Context::*precision)(Backend, Op) const, const at::Context& context) {
+  return (context.*precision)(Backend::CUDA, Op::MATMUL) == Precision::TF32;
+}
+[[maybe_unused]] bool ask_products(std::string (at::Context::*precision)(const std::string&, const std::string&) const,
+                                   const at::Context& context) {
+  return (context.*precision)("cuda", "matmul") == "tf32";
+}
+template <class Context>
+auto ask_products(const Context& context, int) -> decltype(ask_products(&Context::float32Precision, context)) {
+  return ask_products(&Context::float32Precision, context);
+}
+template <class Context>
+bool ask_products(const Context& context, long) {
+  return context.allowTF32CuBLAS();
+}
+
+template <class Precision, class Backend, class Op>
+[[maybe_unused]] void set_products(void (at::Context::*precision)(Backend, Op, Precision), at::Context& context,
+                                   bool tf32) {
+  (context.*precision)(Backend::CUDA, Op::MATMUL, tf32 ? Precision::TF32 : Precision::IEEE);
+}
+[[maybe_unused]] void set_products(void (at::Context::*precision)(const std::string&, const std::string&,
+                                                                  const std::string&),
+                                   at::Context& context, bool tf32) {
+  (context.*precision)("cuda", "matmul", tf32 ? "tf32" : "ieee");
+}
+template <class Context>
+auto set_products(Context& context, bool tf32,
+                  int) -> decltype(set_products(&Context::setFloat32Precision, context, tf32)) {
+  set_products(&Context::setFloat32Precision, context, tf32);
+}
+template <class Context>
+void set_products(Context& context, bool tf32, long) {
+  context.setAllowTF32CuBLAS(tf32);
+}
+
 }  // namespace
 
 bool allows_tf32_convolution() { return ask(&at::Context::allowTF32CuDNN, at::globalContext()); }
+bool allows_tf32_products() { return ask_products(at::globalContext(), 0); }
 
-static Tf32 current_tf32() { return {allows_tf32_convolution(), at::globalContext().allowTF32CuBLAS()}; }
+static Tf32 current_tf32() { return {allows_tf32_convolution(), allows_tf32_products()}; }
 
-static void set(const Tf32& setting) {
-  at::globalContext().setAllowTF32CuDNN(*setting.convolutions);
-  at::globalContext().setAllowTF32CuBLAS(*setting.products);
+static void set(const Tf32& before, const Tf32& setting) {
+  if (setting.convolutions != before.convolutions) at::globalContext().setAllowTF32CuDNN(*setting.convolutions);
+  if (setting.products != before.products) set_products(at::globalContext(), *setting.products, 0);
 }
 
 Tf32 Tf32::of(at::Device device) { return device.is_cuda() ? current_tf32() : Tf32{}; }
@@ -50,11 +89,11 @@ Tf32::Restored::Restored(const Tf32& wanted) {
   if (!wanted.products) return;
   before_ = current_tf32();
   changed_ = !(before_ == wanted);
-  if (changed_) set(wanted);
+  if (changed_) set(before_, wanted);
 }
 
 Tf32::Restored::~Restored() {
-  if (changed_) set(before_);
+  if (changed_) set(current_tf32(), before_);
 }
 
 void emulate_cuda(bool enabled) { emulating = enabled; }
@@ -104,7 +143,7 @@ Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& opera
   }
 }
 
-bool TorchHost::exact_matrix_products() const { return !at::globalContext().allowTF32CuBLAS(); }
+bool TorchHost::exact_matrix_products() const { return !allows_tf32_products(); }
 
 bool TorchHost::deterministic() const { return at::globalContext().deterministicAlgorithms(); }
 
@@ -133,10 +172,10 @@ at::Tensor TorchHost::view(const Tensor& t) const {
 // convolution_backward wants the tensor whose gradient it computes, but reads only its sizes and memory format.
 at::Tensor TorchHost::shape_only(const LibraryCall& call, const at::Tensor& like) const {
   at::IntArrayRef sizes(call.sizes.data(), static_cast<size_t>(call.rank));
-  // Grouped convolutions have backends that make every operand row-major, and would read what is not there; of images
-  // in channels last on a GPU cuDNN takes all.
-  const bool by_cudnn = device_.is_cuda() && like.dim() == 4 && like.scalar_type() != at::kDouble &&
-                        at::globalContext().userEnabledCuDNN();
+  // Grouped convolutions have backends that make every operand row-major, and would read what is not there. Those that
+  // the layout pass moves to channels last are cuDNN's: depthwise, of images.
+  const bool by_cudnn = device_.is_cuda() && like.dim() == 4 && !call.transposed && like.size(1) == call.groups &&
+                        like.scalar_type() != at::kDouble && at::globalContext().userEnabledCuDNN();
   auto format = call.groups == 1 || by_cudnn ? like.suggest_memory_format() : at::MemoryFormat::Contiguous;
   std::vector<int64_t> strides;
   if (format == at::MemoryFormat::ChannelsLast) {

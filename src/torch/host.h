@@ -14,6 +14,8 @@ bool emulates_cuda();
 
 // The user allows TF32 in cuDNN's convolutions (torch.backends.cudnn.allow_tf32, cudnn.conv.fp32_precision).
 bool allows_tf32_convolution();
+// The same for cuBLAS's matrix products (torch.backends.cuda.matmul.allow_tf32, cuda.matmul.fp32_precision).
+bool allows_tf32_products();
 
 // Whether the library may round float32 to TF32 on a GPU: in convolutions, and in matrix products.
 struct Tf32 {

@@ -20,6 +20,7 @@
 #include "runtime/cache/sha256.h"
 #include "runtime/compiler/background.h"
 #include "runtime/compiler/compile_error.h"
+#include "runtime/contraction/product_kernels.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/tuner.h"
 #include "torch/host.h"
@@ -644,10 +645,14 @@ bool transformed(at::TensorList inputs) {
   });
 }
 
-// Inputs of about these sizes, with these gradients wanted. What else matters is in the graph: Dynamo captures another
-// layout anew.
+// Inputs of about these sizes, with these gradients wanted, and what the library may do on a GPU. What else matters is
+// in the graph: Dynamo captures another layout anew.
 class Bucket {
  public:
+  Bucket() {
+    mix(hash_, allows_tf32_convolution());
+    mix(hash_, allows_tf32_products());
+  }
   template <class Sizes>
   void add(const Sizes& sizes, bool wanted) {
     mix(hash_, wanted);
@@ -855,7 +860,9 @@ bool Region::keeps(const std::vector<size_t>& tensors, const Program& program, a
 std::string Region::contest_key(uint64_t bucket, int gpu) const {
   const cuda::Device& device = cuda::device(gpu);
   return Sha256()
-      .update_field("region against eager 4")
+      .update_field("region against eager 5")
+      .update_field(cuda::key_of(ProductKernels::source(), device.architecture))
+      .update_field(wanted_matrix_product())
       .update_field(cuda::key_of(print(graph_), device.architecture))
       .update_field(device.name)
       .update_field(std::to_string(device.multiprocessors))

@@ -161,7 +161,7 @@ class PlanWriter:
                 bias = operands[2] if len(operands) == 3 else "None"
                 call = f"torch.ops.aten.convolution({operands[0]}, {operands[1]}, {bias}, {', '.join(settings)})"
             else:
-                like = f"_shaped({operands[0]}, {self.sizes(node['shape'])}, {attributes['groups']})"
+                like = f"_shaped({operands[0]}, {self.sizes(node['shape'])})"
                 of_input = node["op"] == "conv_input_grad"
                 x, w = (like, operands[1]) if of_input else (operands[1], like)
                 mask = "[True, False, False]" if of_input else "[False, True, False]"

@@ -14,10 +14,11 @@ constexpr u32 packed_bytes = packed_rows * packed_line;
 
 struct Packed {
   char* blocks;
-  char* sample;    // some of the blocks along the depth once more, with |hi| for hi and zero for lo
+  char* sample;    // blocks of some of the numbers once more, with |hi| for hi and zero for lo
   i32* exponents;  // by row, padded to whole blocks: a number is its packed one times 2^(exponent - 15)
   float* loss;     // by row: no packed number misses more than this, beside its own last bits; NaN: not finite
   float* mass;     // by row: the sum of the magnitudes of its scaled numbers
+  u32* largest;    // by row: where along the depth its largest number is
 };
 
 struct GivenOperand {
@@ -26,10 +27,25 @@ struct GivenOperand {
   u32 rows, depth, batches;
 };
 
-// The shape of a packed operand. Every `sample_every`-th pair of its blocks along the depth is in the sample.
+// Neighbours along the depth that are sampled together: those in 16 bytes.
+constexpr u32 sample_unit = 8;
+
+// The shape of a packed operand. The sample has one unit of each 2^sample_shift along the depth.
 struct PackedShape {
-  u32 row_blocks, depth_blocks, sample_blocks, sample_every;
+  u32 row_blocks, depth_blocks, sample_blocks, sample_shift;
 };
+
+FW_FN u32 sampled_units(const PackedShape& s) {
+  const u32 units = s.depth_blocks * (packed_depth / sample_unit);
+  return (units + (1u << s.sample_shift) - 1) >> s.sample_shift;
+}
+
+// Which of the units that the n-th sampled one stands for is taken. The places are spread: data may have a period.
+FW_FN u32 sampled_unit(const PackedShape& s, u32 n) {
+  const u32 first = n << s.sample_shift, left = s.depth_blocks * (packed_depth / sample_unit) - first;
+  const u32 count = left < (1u << s.sample_shift) ? left : 1u << s.sample_shift;
+  return first + (((n * 0x9e3779b1u >> 16) * count) >> 16);
+}
 
 // ---------------------------------------------------------------- the kernel that packs (pack.h)
 

@@ -10,7 +10,25 @@ constexpr u32 pack_warps = pack_threads / warp_size;
 
 // ---------------------------------------------------------------- numbers of a row
 
-// What is known of the numbers that a thread packed.
+FW_FN u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+FW_FN u32 smaller(u32 a, u32 b) { return a < b ? a : b; }
+
+// The largest number among those of a row that a thread read: its bits without sign, and where it is first.
+struct Largest {
+  u32 bits = 0, depth = 0;
+
+  FW_FN void add(float number, u32 at) {
+    const u32 size = bits_of(number) & 0x7fffffffu;
+    if (size > bits) {
+      bits = size;
+      depth = at;
+    }
+  }
+  // The place, if the number is the largest of the row; else one behind all others.
+  FW_FN u32 depth_if(u32 largest) const { return bits == largest ? depth : 0xffffffffu; }
+};
+
+// What is known of the numbers of a row that a thread packed.
 struct RowLoss {
   float loss = 0, mass = 0;
 
@@ -21,6 +39,16 @@ struct RowLoss {
     if (!(size < float_of(0x7f800000u))) loss = float_of(0x7fc00000u);
   }
 };
+
+// `depth`: within the sample.
+template <u32 count>
+FW_FN void put_sample(const Packed& to, const PackedShape& shape, u64 row_block, u32 row, u32 depth,
+                      const half (&magnitude)[count], const half (&zero)[count]) {
+  char* const block = to.sample + (row_block * shape.sample_blocks + depth / packed_depth) * packed_bytes;
+  const u32 within = depth % packed_depth;
+  store_vector<count>(reinterpret_cast<half*>(block + packed_offset(row, within, false)), magnitude);
+  store_vector<count>(reinterpret_cast<half*>(block + packed_offset(row, within, true)), zero);
+}
 
 // Packs `count` neighbours along the depth, which lie in one unit of 16 bytes, from `depth` on.
 template <u32 count>
@@ -40,16 +68,18 @@ FW_FN void put_packed(const Packed& to, const PackedShape& shape, u64 row_block,
   char* const place = to.blocks + (row_block * shape.depth_blocks + block) * packed_bytes;
   store_vector<count>(reinterpret_cast<half*>(place + high), hi);
   store_vector<count>(reinterpret_cast<half*>(place + low), lo);
-  const u32 pair = block / 2;
-  if (pair % shape.sample_every == 0) {
-    const u32 in_sample = pair / shape.sample_every * 2 + block % 2;
-    char* const copy = to.sample + (row_block * shape.sample_blocks + in_sample) * packed_bytes;
-    store_vector<count>(reinterpret_cast<half*>(copy + high), magnitude);
-    store_vector<count>(reinterpret_cast<half*>(copy + low), zero);
-  }
+  const u32 unit = depth / sample_unit, sampled = unit >> shape.sample_shift;
+  if (unit == sampled_unit(shape, sampled))
+    put_sample<count>(to, shape, row_block, row, sampled * sample_unit + depth % sample_unit, magnitude, zero);
 }
 
-FW_FN u32 larger(u32 a, u32 b) { return a > b ? a : b; }
+// The sample's last blocks are padded with zeros. The threads of a team share the units of a row.
+FW_FN void pad_sample(const Packed& to, const PackedShape& shape, u64 row_block, u32 row, u32 thread, u32 team) {
+  const half zero[sample_unit] = {};
+  const u32 units = shape.sample_blocks * (packed_depth / sample_unit);
+  for (u32 n = sampled_units(shape) + thread; n < units; n += team)
+    put_sample<sample_unit>(to, shape, row_block, row, n * sample_unit, zero, zero);
+}
 
 // ---------------------------------------------------------------- rows that lie along the depth
 
@@ -64,7 +94,7 @@ FW_FN void load_depth(const GivenOperand& from, const float* row, u32 depth, boo
   for (u32 i = 0; i < count; ++i) to[i] = depth + i < from.depth ? row[(depth + i) * from.depth_stride] : 0.0f;
 }
 
-// A team of threads packs a row: a warp, or the block. `exchange` holds 3 numbers for each warp of the block.
+// A team of threads packs a row: a warp, or the block. `exchange` holds 4 numbers for each warp of the block.
 template <u32 team>
 FW_FN void pack_row(const GivenOperand& from, const Packed& to, const PackedShape& shape, u32 batch, u32 row,
                     bool vectors, u32* exchange) {
@@ -77,24 +107,23 @@ FW_FN void pack_row(const GivenOperand& from, const Packed& to, const PackedShap
 #pragma unroll
     for (u32 i = 0; i < count; ++i) numbers[i] = 0;
   };
-  const auto most_of = [](const float(&numbers)[count]) {
-    u32 most = 0;
+  Largest own;
+  const auto look_at = [&](u32 chunk, const float(&numbers)[count]) {
 #pragma unroll
-    for (u32 i = 0; i < count; ++i) most = larger(most, bits_of(numbers[i]) & 0x7fffffffu);
-    return most;
+    for (u32 i = 0; i < count; ++i) own.add(numbers[i], chunk * count + i);
   };
 
   float numbers[held][count];
-  u32 most = 0;
 #pragma unroll
   for (u32 i = 0; i < held; ++i) load(i * team + thread, numbers[i]);
 #pragma unroll
-  for (u32 i = 0; i < held; ++i) most = larger(most, most_of(numbers[i]));
+  for (u32 i = 0; i < held; ++i) look_at(i * team + thread, numbers[i]);
   for (u32 chunk = held * team + thread; chunk < chunks; chunk += team) {
     float more[count];
     load(chunk, more);
-    most = larger(most, most_of(more));
+    look_at(chunk, more);
   }
+  u32 most = own.bits;
 #pragma unroll
   for (u32 offset = 16; offset > 0; offset /= 2) most = larger(most, shuffle_xor(most, offset));
   if constexpr (team > warp_size) {
@@ -120,22 +149,28 @@ FW_FN void pack_row(const GivenOperand& from, const Packed& to, const PackedShap
     load(chunk, more);
     put(chunk, more);
   }
+  pad_sample(to, shape, row_block, row % packed_rows, thread, team);
 
+  u32 largest = own.depth_if(most);
 #pragma unroll
   for (u32 offset = 16; offset > 0; offset /= 2) {
     known.loss = max_or_nan(known.loss, shuffle_xor(known.loss, offset));
     known.mass += shuffle_xor(known.mass, offset);
+    largest = smaller(largest, shuffle_xor(largest, offset));
   }
   if constexpr (team > warp_size) {
     u32* const losses = exchange + pack_warps;
     u32* const masses = exchange + 2 * pack_warps;
+    u32* const places = exchange + 3 * pack_warps;
     if (lane_index() == 0) {
+      places[warp_index()] = largest;
       losses[warp_index()] = bits_of(known.loss);
       masses[warp_index()] = bits_of(known.mass);
     }
     barrier();
     known = {};
     for (u32 w = 0; w < pack_warps; ++w) {
+      largest = smaller(largest, places[w]);
       known.loss = max_or_nan(known.loss, float_of(losses[w]));
       known.mass += float_of(masses[w]);
     }
@@ -145,15 +180,17 @@ FW_FN void pack_row(const GivenOperand& from, const Packed& to, const PackedShap
     to.exponents[place] = exponent;
     to.loss[place] = known.loss;
     to.mass[place] = known.mass;
+    to.largest[place] = largest;
   }
 }
 
 // ---------------------------------------------------------------- rows that lie side by side
 
-// What is known of a row, as bits: its largest number without sign, its loss and its mass.
-enum Known : u32 { known_largest, known_loss, known_mass };
+// What is known of a row, as bits: its largest number without sign, where that is, its loss and its mass.
+enum Known : u32 { known_most, known_largest, known_loss, known_mass };
 FW_FN u32 combined(Known what, u32 a, u32 b) {
-  if (what == known_largest) return larger(a, b);
+  if (what == known_most) return larger(a, b);
+  if (what == known_largest) return smaller(a, b);
   if (what == known_loss) return bits_of(max_or_nan(float_of(a), float_of(b)));
   return bits_of(float_of(a) + float_of(b));
 }
@@ -192,24 +229,28 @@ FW_FN void pack_strip(const GivenOperand& from, const Packed& to, const PackedSh
     for (u32 i = 0; i < run; ++i) load(r * run + i, numbers[i]);
   };
 
-  u32 most[4] = {};
+  Largest own[4];
   for (u32 r = team; r < runs; r += strip_teams) {
     float numbers[run][4];
     load_run(r, numbers);
 #pragma unroll
     for (u32 i = 0; i < run; ++i)
 #pragma unroll
-      for (u32 j = 0; j < 4; ++j) most[j] = larger(most[j], bits_of(numbers[i][j]) & 0x7fffffffu);
+      for (u32 j = 0; j < 4; ++j) own[j].add(numbers[i][j], r * run + i);
   }
+  const u64 row_block = u64(batch) * shape.row_blocks + row / packed_rows;
   i32 exponents[4];
   float scales[4];
 #pragma unroll
   for (u32 j = 0; j < 4; ++j) {
-    exponents[j] = exponent_of_row(together(j, known_largest, most[j]));
+    const u32 most = together(j, known_most, own[j].bits);
+    const u32 largest = together(j, known_largest, own[j].depth_if(most));
+    if (team == 0) to.largest[row_block * packed_rows + (row + j) % packed_rows] = largest;
+    exponents[j] = exponent_of_row(most);
     scales[j] = power_of_two(15 - exponents[j]);
+    pad_sample(to, shape, row_block, (row + j) % packed_rows, team, strip_teams);
   }
 
-  const u64 row_block = u64(batch) * shape.row_blocks + row / packed_rows;
   RowLoss known[4];
   for (u32 r = team; r < runs; r += strip_teams) {
     float numbers[run][4];

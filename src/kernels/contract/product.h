@@ -23,21 +23,37 @@ namespace fw {
 // ---------------------------------------------------------------- check
 
 // The part of a sum that may be lost, of the sum of its terms' magnitudes: a few last bits of a float32. A bound of
-// what is lost; what is lost in fact is smaller by about the root of the number of terms. The sample's magnitudes stand
-// for those of up to 8 times as many terms.
+// what is lost; what is lost in fact is smaller by about the root of the number of terms.
 constexpr float lost_at_most = 0x1p-21f;
-FW_FN float lost_beside_sample(u32 blocks, u32 sample_blocks) {
-  const u32 times = blocks / sample_blocks;
-  return lost_at_most * float(times < 1 ? 1 : times > 8 ? 8 : times);
-}
 
 FW_FN u32 flag_of(const ProductShape& s, const Tile& t, u32 h) {
   return (t.batch * s.a_blocks + t.row) * s.b_blocks + t.column + h;
 }
 
+// A block of rows among those of all batches.
+FW_FN u64 known_block(bool batched, u32 blocks, u32 batch, u32 block) {
+  return u64(batched ? batch : 0) * blocks + block;
+}
 // An operand's numbers of a row or column: padded as blocks are.
 FW_FN u64 known_row(bool batched, u32 blocks, u32 batch, u32 block, u32 row) {
-  return (u64(batched ? batch : 0) * blocks + block) * packed_rows + row;
+  return known_block(batched, blocks, batch, block) * packed_rows + row;
+}
+
+FW_FN float packed_size(const Packed& p, u64 row_block, u32 depth_blocks, u32 row, u32 depth) {
+  const char* const block = p.blocks + (row_block * depth_blocks + depth / packed_depth) * packed_bytes;
+  return fabsf(to_float(*reinterpret_cast<const half*>(block + packed_offset(row, depth % packed_depth, false))));
+}
+
+// The larger of two terms' magnitudes in the sum of an element: those of its row's and its column's largest number.
+// They make up most of some sums that the sample misses: those of a row with a single one.
+FW_FN float largest_term(const ProductArgs& args, u64 row_block, u64 column_block, Element e) {
+  const auto term = [&](u32 depth) {
+    return packed_size(args.a, row_block, args.shape.depth_blocks, e.row, depth) *
+           packed_size(args.b, column_block, args.shape.depth_blocks, e.column, depth);
+  };
+  const float of_row = term(args.a.largest[row_block * packed_rows + e.row]);
+  const float of_column = term(args.b.largest[column_block * packed_rows + e.column]);
+  return of_row > of_column ? of_row : of_column;
 }
 
 FW_FN void check(const ProductArgs& args) {
@@ -46,19 +62,25 @@ FW_FN void check(const ProductArgs& args) {
   sample.depth_blocks = args.sample_blocks;
   sample.splits = 1;
   const ProductShape& s = sample;
-  const float at_most = lost_beside_sample(args.shape.depth_blocks, args.sample_blocks);
   make_tiles<1>(s, args.a.sample, args.b.sample, [&](const Tile& t, const float(&total)[tile_halves][sums_of_a_half]) {
 #pragma unroll
     for (u32 h = 0; h < tile_halves; ++h) {
       if (h >= t.halves) continue;
-      bool bad = false;
+      const u64 row_block = known_block(s.a_batched, s.a_blocks, t.batch, t.row);
+      const u64 column_block = known_block(s.b_batched, s.b_blocks, t.batch, t.column + h);
+      const auto lost_at = [&](Element e) {
+        const u64 row = row_block * packed_rows + e.row, column = column_block * packed_rows + e.column;
+        return args.a.loss[row] * args.b.mass[column] + args.b.loss[column] * args.a.mass[row];
+      };
+      u64 doubtful = 0;  // sums beside which the sample is too small
 #pragma unroll
-      for (u32 i = 0; i < sums_of_a_half; ++i) {
+      for (u32 i = 0; i < sums_of_a_half; ++i)
+        if (!(lost_at(place_of_sum(i)) <= lost_at_most * total[h][i])) doubtful |= u64(1) << i;
+      bool bad = false;
+#pragma unroll 1
+      for (u32 i = 0; doubtful != 0 && !bad; ++i, doubtful >>= 1) {
         const Element e = place_of_sum(i);
-        const u64 row = known_row(s.a_batched, s.a_blocks, t.batch, t.row, e.row);
-        const u64 column = known_row(s.b_batched, s.b_blocks, t.batch, t.column + h, e.column);
-        const float lost = args.a.loss[row] * args.b.mass[column] + args.b.loss[column] * args.a.mass[row];
-        bad |= !(lost <= at_most * total[h][i]);
+        bad = doubtful % 2 != 0 && !(lost_at(e) <= lost_at_most * largest_term(args, row_block, column_block, e));
       }
       if (ballot(bad) != 0 && lane_index() == 0) atomicExch(args.flags + flag_of(s, t, h), 1u);
     }

@@ -2,12 +2,12 @@
 #include "schedule/matrix_product.h"
 
 #include <atomic>
-#include <cstdlib>
 #include <map>
-#include <string_view>
+#include <set>
 
 #include "base/log.h"
 #include "runtime/cache/sha256.h"
+#include "runtime/compiler/background.h"
 #include "runtime/contraction/product_kernels.h"
 #include "runtime/cuda/tuner.h"
 #include "runtime/plan/geometry.h"
@@ -27,15 +27,14 @@ constexpr double library_operations = 51e6, library_microseconds = 6;
 // A rule that is not sure takes the library.
 constexpr double clearly = 1.15;
 
-// FUSEWRIGHT_FLOAT32_MATMUL: `library` and `own` leave no choice.
+// `library` and `own` leave no choice.
 enum class Wanted { any, library, own };
 Wanted wanted_by_environment() {
-  const char* text = std::getenv("FUSEWRIGHT_FLOAT32_MATMUL");
-  const std::string_view wanted = text ? text : "";
+  const std::string wanted = wanted_matrix_product();
   return wanted == "library" ? Wanted::library : wanted == "own" ? Wanted::own : Wanted::any;
 }
 
-// What was chosen in this process, by device and sizes.
+// What was chosen in this process, by device and sizes, and what failed.
 class Choices {
  public:
   static Choices& instance() {
@@ -50,11 +49,30 @@ class Choices {
     const std::lock_guard lock(mutex_);
     known_[place] = variant;
   }
+  bool failed(uint64_t place) const {
+    const std::lock_guard lock(mutex_);
+    return failed_.count(place) != 0;
+  }
+  bool add_failed(uint64_t place) {  // whether it is new
+    const std::lock_guard lock(mutex_);
+    return failed_.insert(place).second;
+  }
 
  private:
   mutable std::mutex mutex_;
   std::map<uint64_t, Variant> known_;
+  std::set<uint64_t> failed_;
 };
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// Sizes and layouts that one choice stands for.
+uint64_t bucket_of(const ProductProblem& problem) {
+  uint64_t bucket = 0;
+  for (int64_t size : {problem.rows, problem.columns, problem.depth, problem.batches}) mix_size(bucket, size);
+  for (const ProductProblem::Operand* o : {&problem.a, &problem.b}) mix(bucket, o->depth_stride == 1);
+  return bucket;
+}
 
 class MatrixProductLauncher final : public LibraryLauncher {
  public:
@@ -63,24 +81,26 @@ class MatrixProductLauncher final : public LibraryLauncher {
 
   Tensor make_result(Host& host, const std::vector<const Tensor*>& operands, TuningProgress* progress) const override {
     const Wanted wanted = wanted_by_environment();
-    if (wanted == Wanted::library || host.device() < 0 || !host.exact_matrix_products()) return library(host, operands);
+    if (wanted == Wanted::library || host.device() < 0) return library(host, operands);
     const cuda::Device& device = cuda::device(host.device());
+    if (!ProductKernels::serves(device.architecture) || !host.exact_matrix_products()) return library(host, operands);
     const std::optional<ProductProblem> problem = product_of(operands);
-    if (!problem || !ProductKernels::serves(device.architecture)) return library(host, operands);
+    if (!problem) return library(host, operands);
     const ProductPlan plan(*problem, device.multiprocessors);
     if (wanted != Wanted::own && !is_worth_a_try(*problem, plan)) return library(host, operands);
-    if (!ProductKernels::instance().ready(host.device())) {
-      waits_on_ = host.device();
-      return library(host, operands);
-    }
-    if (wanted != Wanted::own && choose(host, *problem, plan, operands, progress) == Variant::library)
+    const uint64_t bucket = bucket_of(*problem);
+    uint64_t place = bucket;
+    mix(place, static_cast<uint64_t>(host.device()));
+    if (Choices::instance().failed(place) || !is_ready(host)) return library(host, operands);
+    if (wanted != Wanted::own && choose(host, *problem, plan, operands, progress, bucket, place) == Variant::library)
       return library(host, operands);
     try {
       return own(host, plan, *operands.back());
     } catch (const std::exception& error) {
-      // No memory for packed operands, above all.
-      log(LogLevel::warning,
-          "the library computes a matrix product of " + sizes_of(*problem) + ", because ours failed: " + error.what());
+      // No memory for packed operands, above all: the library's kernels need none.
+      if (Choices::instance().add_failed(place))
+        log(LogLevel::warning, "the library computes matrix products of " + sizes_of(*problem) +
+                                   " from now on, because ours failed: " + first_line(error.what()));
       return library(host, operands);
     }
   }
@@ -88,6 +108,24 @@ class MatrixProductLauncher final : public LibraryLauncher {
   bool complete() const override { return waits_on_ < 0 || ProductKernels::instance().settled(waits_on_); }
 
  private:
+  // Whether the kernels are there. While they are compiled the library computes, unless results must not depend on
+  // time.
+  bool is_ready(Host& host) const {
+    ProductKernels& kernels = ProductKernels::instance();
+    if (kernels.ready(host.device())) return true;
+    const bool captures = cuda::is_capturing(host.stream());
+    if (host.deterministic() && !captures) {
+      Background::instance().wait();
+      return kernels.ready(host.device());
+    }
+    waits_on_ = host.device();
+    if (captures && !complete() && !told_.exchange(true))
+      log(LogLevel::warning,
+          "the library computes the matrix products of a CUDA graph: our kernels were still being compiled when it was "
+          "captured. Call the model a few times before");
+    return false;
+  }
+
   Tensor library(Host& host, const std::vector<const Tensor*>& operands) const {
     return LibraryLauncher::make_result(host, operands, nullptr);
   }
@@ -127,14 +165,10 @@ class MatrixProductLauncher final : public LibraryLauncher {
   }
 
   Variant choose(Host& host, const ProductProblem& problem, const ProductPlan& plan,
-                 const std::vector<const Tensor*>& operands, TuningProgress* progress) const {
+                 const std::vector<const Tensor*>& operands, TuningProgress* progress, uint64_t bucket,
+                 uint64_t place) const {
     const Variant by_rule = plan.microseconds() * clearly < library_time(problem) ? Variant::own : Variant::library;
     if (progress == nullptr || host.deterministic()) return by_rule;
-    uint64_t bucket = 0;
-    for (int64_t size : {problem.rows, problem.columns, problem.depth, problem.batches}) mix_size(bucket, size);
-    for (const ProductProblem::Operand* o : {&problem.a, &problem.b}) mix(bucket, o->depth_stride == 1);
-    uint64_t place = bucket;
-    mix(place, static_cast<uint64_t>(host.device()));
     Choices& choices = Choices::instance();
     if (const auto known = choices.find(place)) return *known;
     if (cuda::is_capturing(host.stream())) return by_rule;
@@ -174,6 +208,7 @@ class MatrixProductLauncher final : public LibraryLauncher {
   }
 
   mutable std::atomic<int> waits_on_ = -1;  // the device for which kernels were not there yet
+  mutable std::atomic<bool> told_ = false;  // that a CUDA graph keeps the library
 };
 
 }  // namespace

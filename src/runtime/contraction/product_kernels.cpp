@@ -1,11 +1,18 @@
 #include "runtime/contraction/product_kernels.h"
 
+#include <cstdlib>
+
 #include "base/log.h"
 #include "embedded_kernels.h"
 #include "runtime/compiler/background.h"
 #include "runtime/posix.h"
 
 namespace fusewright {
+
+std::string wanted_matrix_product() {
+  const char* text = std::getenv("FUSEWRIGHT_FLOAT32_MATMUL");
+  return text != nullptr ? text : "";
+}
 
 ProductKernels& ProductKernels::instance() {
   return ProcessSingleton<ProductKernels>::get([] { return new ProductKernels; });

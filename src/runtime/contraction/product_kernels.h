@@ -12,6 +12,9 @@
 
 namespace fusewright {
 
+// FUSEWRIGHT_FLOAT32_MATMUL: who computes products of f32, `library` or `own`; empty: whatever is faster.
+std::string wanted_matrix_product();
+
 class ProductKernels {
  public:
   static ProductKernels& instance();

@@ -6,8 +6,8 @@ namespace fusewright {
 namespace {
 
 constexpr int64_t most = int64_t{1} << 30;  // rows, columns and depth: the kernels count them in 32 bits
-// Pairs of blocks along the depth for each pair in the sample of `check`.
-constexpr uint32_t sample_every = 32;
+// The sample of `check` has one unit of 2^5 along the depth, and 8 units or more where there are so many.
+constexpr uint32_t most_sample_shift = 5, least_sampled_units = 8;
 
 // Measured on an H200: bytes read and written in a microsecond, and the time of 128 x 256 products of a block of 32.
 constexpr double bytes_in_a_microsecond = 3.5e6, stage_microseconds = 1.12, tile_microseconds = 3;
@@ -46,11 +46,14 @@ fw::PackedBy packed_by(const fw::GivenOperand& from) {
 }
 
 fw::PackedShape shape_of(int64_t rows, int64_t depth) {
-  fw::PackedShape shape;
+  fw::PackedShape shape{};
   shape.row_blocks = static_cast<uint32_t>(ceil_div(rows, fw::packed_rows));
   shape.depth_blocks = static_cast<uint32_t>(2 * ceil_div(depth, 2 * fw::packed_depth));
-  shape.sample_every = sample_every;
-  shape.sample_blocks = static_cast<uint32_t>(2 * ceil_div(shape.depth_blocks / 2, sample_every));
+  const uint32_t units = shape.depth_blocks * (fw::packed_depth / fw::sample_unit);
+  while (shape.sample_shift < most_sample_shift && units >> (shape.sample_shift + 1) >= least_sampled_units)
+    ++shape.sample_shift;
+  shape.sample_blocks =
+      static_cast<uint32_t>(2 * ceil_div(fw::sampled_units(shape) * fw::sample_unit, 2 * fw::packed_depth));
   return shape;
 }
 
@@ -66,7 +69,7 @@ std::optional<ProductProblem> product_of(const std::vector<const Tensor*>& opera
   p.depth = a.sizes[last_a];
   p.columns = b.sizes[last_b];
   p.batches = batched ? a.sizes[0] : 1;
-  if (b.sizes[last_b - 1] != p.depth || p.depth == 0) return std::nullopt;
+  if (b.sizes[last_b - 1] != p.depth || p.depth == 0 || p.batches == 0) return std::nullopt;
   p.rows = a.elements() / p.depth / p.batches;
   if (batched) {
     p.a = {static_cast<const float*>(a.data), a.strides[1], a.strides[2], a.strides[0]};
@@ -84,37 +87,48 @@ std::optional<ProductProblem> product_of(const std::vector<const Tensor*>& opera
     p.bias = static_cast<const float*>(bias.data);
   }
   if (result.dtype != DType::f32 || result.elements() != p.rows * p.columns * p.batches) return std::nullopt;
-  if (p.rows == 0 || p.columns == 0 || p.batches == 0) return std::nullopt;
+  if (p.rows == 0 || p.columns == 0) return std::nullopt;
   if (std::max({p.rows * p.batches, p.columns * p.batches, p.depth}) > most) return std::nullopt;
   return p;
 }
 
 ProductPlan::ProductPlan(const ProductProblem& problem, int processors, int64_t large)
-    : problem_(problem), strip_rows_(problem.rows), strip_columns_(problem.columns), processors_(processors) {
-  if (problem.batches == 1) {
-    // The larger operand is cut. A strip has a tile for each processor, or more where it is small even so.
-    const bool cuts_rows = problem.rows > problem.columns;
-    const int64_t row_tiles = ceil_div(problem.rows, fw::tile_rows);
-    const int64_t column_tiles = ceil_div(problem.columns, fw::tile_columns);
+    : problem_(problem),
+      strip_batches_(problem.batches),
+      strip_rows_(problem.rows),
+      strip_columns_(problem.columns),
+      processors_(processors) {
+  // A strip has a tile for each processor, or more where it is small even so.
+  const bool cuts_rows = problem.rows > problem.columns;
+  const int64_t row_tiles = ceil_div(problem.rows, fw::tile_rows);
+  const int64_t column_tiles = ceil_div(problem.columns, fw::tile_columns);
+  if (problem.batches > 1) {
+    const int64_t for_processors = ceil_div(processors, row_tiles * column_tiles);
+    const int64_t bytes = 4 * std::max(problem.rows, problem.columns) * problem.depth;
+    strip_batches_ = std::min(problem.batches, std::max(for_processors, large / bytes));
+  } else {
+    // The larger operand is cut.
     const int64_t step = cuts_rows ? fw::tile_rows * std::max<int64_t>(processors / column_tiles, 1)
                                    : fw::tile_columns * std::max<int64_t>(processors / row_tiles, 1);
     const int64_t steps = std::max<int64_t>(large / (4 * step * problem.depth), 1);
     int64_t& strip = cuts_rows ? strip_rows_ : strip_columns_;
     strip = std::min(strip, steps * step);
   }
-  strips_ = static_cast<size_t>(ceil_div(problem.rows, strip_rows_) * ceil_div(problem.columns, strip_columns_));
+  strips_ = static_cast<size_t>(ceil_div(problem.batches, strip_batches_) * ceil_div(problem.rows, strip_rows_) *
+                                ceil_div(problem.columns, strip_columns_));
   shape_a_ = shape_of(strip_rows_, problem.depth);
   shape_b_ = shape_of(strip_columns_, problem.depth);
   const double multiply = choose_splits(processors);
-  a_ = place(shape_a_.row_blocks * problem.batches);
-  b_ = place(shape_b_.row_blocks * problem.batches);
-  const int64_t blocks = int64_t{shape_a_.row_blocks} * shape_b_.row_blocks * problem.batches;
+  a_ = place(shape_a_.row_blocks * strip_batches_);
+  b_ = place(shape_b_.row_blocks * strip_batches_);
+  const int64_t blocks = int64_t{shape_a_.row_blocks} * shape_b_.row_blocks * strip_batches_;
   flags_ = take(4 * blocks);
   if (splits_ > 1) partial_ = take(4 * splits_ * blocks * fw::packed_rows * fw::packed_rows);
 
   const double packed = 8.0 * static_cast<double>(problem.depth) *
                         static_cast<double>(problem.batches * (problem.rows + problem.columns));
-  const double of_strip = multiply * (1 + 1.0 / (3 * sample_every)) + 4 * launch_microseconds;
+  const double checked = static_cast<double>(shape_a_.sample_blocks) / (3 * static_cast<double>(shape_a_.depth_blocks));
+  const double of_strip = multiply * (1 + checked) + 4 * launch_microseconds;
   microseconds_ = packed / bytes_in_a_microsecond + static_cast<double>(strips_) * of_strip;
 }
 
@@ -127,18 +141,25 @@ int64_t ProductPlan::take(int64_t bytes) {
 ProductPlan::Places ProductPlan::place(int64_t blocks) {
   const int64_t rows = blocks * fw::packed_rows;
   return {take(blocks * shape_a_.depth_blocks * fw::packed_bytes),
-          take(blocks * shape_a_.sample_blocks * fw::packed_bytes), take(4 * rows), take(4 * rows), take(4 * rows)};
+          take(blocks * shape_a_.sample_blocks * fw::packed_bytes),
+          take(4 * rows),
+          take(4 * rows),
+          take(4 * rows),
+          take(4 * rows)};
 }
 
 fw::Packed ProductPlan::packed(const Places& places, char* workspace) {
-  return {workspace + places.blocks, workspace + places.sample,
-          reinterpret_cast<fw::i32*>(workspace + places.exponents), reinterpret_cast<float*>(workspace + places.loss),
-          reinterpret_cast<float*>(workspace + places.mass)};
+  return {workspace + places.blocks,
+          workspace + places.sample,
+          reinterpret_cast<fw::i32*>(workspace + places.exponents),
+          reinterpret_cast<float*>(workspace + places.loss),
+          reinterpret_cast<float*>(workspace + places.mass),
+          reinterpret_cast<fw::u32*>(workspace + places.largest)};
 }
 
 // Where tiles are few, parts of the depth are summed side by side. Returns the microseconds of a strip.
 double ProductPlan::choose_splits(int processors) {
-  const int64_t tiles = shape_a_.row_blocks * ceil_div(shape_b_.row_blocks, fw::tile_halves) * problem_.batches;
+  const int64_t tiles = shape_a_.row_blocks * ceil_div(shape_b_.row_blocks, fw::tile_halves) * strip_batches_;
   const uint32_t pairs = shape_a_.depth_blocks / 2;
   double least = 0;
   for (uint32_t splits = 1; splits <= most_splits && (splits == 1 || pairs / splits >= least_pairs); ++splits) {
@@ -146,7 +167,7 @@ double ProductPlan::choose_splits(int processors) {
     const double depth = static_cast<double>(ceil_div(pairs, splits)) * 2;
     double time = waves * (depth * stage_microseconds + tile_microseconds);
     if (splits > 1) {
-      const double results = static_cast<double>(strip_rows_) * static_cast<double>(strip_columns_ * problem_.batches);
+      const double results = static_cast<double>(strip_rows_) * static_cast<double>(strip_columns_ * strip_batches_);
       time += 8 * results * splits / bytes_in_a_microsecond + launch_microseconds;
     }
     if (splits > 1 && time >= least) continue;
@@ -157,20 +178,21 @@ double ProductPlan::choose_splits(int processors) {
 }
 
 ProductPlan::Strip ProductPlan::strip(size_t number, char* workspace, float* result) const {
-  const bool cuts_rows = strip_rows_ < problem_.rows;
+  const bool cuts_batches = strip_batches_ < problem_.batches, cuts_rows = strip_rows_ < problem_.rows;
+  const int64_t first_batch = cuts_batches ? static_cast<int64_t>(number) * strip_batches_ : 0;
   const int64_t first_row = cuts_rows ? static_cast<int64_t>(number) * strip_rows_ : 0;
-  const int64_t first_column = cuts_rows ? 0 : static_cast<int64_t>(number) * strip_columns_;
+  const int64_t first_column = cuts_batches || cuts_rows ? 0 : static_cast<int64_t>(number) * strip_columns_;
   const int64_t rows = std::min(strip_rows_, problem_.rows - first_row);
   const int64_t columns = std::min(strip_columns_, problem_.columns - first_column);
   const auto given = [&](const ProductProblem::Operand& o, int64_t from, int64_t rows) {
     fw::GivenOperand g{};
-    g.data = o.data + from * o.row_stride;
+    g.data = o.data + first_batch * o.batch_stride + from * o.row_stride;
     g.row_stride = o.row_stride;
     g.depth_stride = o.depth_stride;
     g.batch_stride = o.batch_stride;
     g.rows = static_cast<uint32_t>(rows);
     g.depth = static_cast<uint32_t>(problem_.depth);
-    g.batches = static_cast<uint32_t>(problem_.batches);
+    g.batches = static_cast<uint32_t>(std::min(strip_batches_, problem_.batches - first_batch));
     return g;
   };
   const auto operand = [&](const fw::GivenOperand& from, const Places& to, const fw::PackedShape& shape) {
@@ -190,10 +212,11 @@ ProductPlan::Strip ProductPlan::strip(size_t number, char* workspace, float* res
   s.pack.a = operand(given(problem_.a, first_row, rows), a_, shape_a);
   s.pack.b = operand(given(problem_.b, first_column, columns), b_, shape_b);
   // The operand that is not cut is packed with the first strip.
-  s.pack.blocks_of_a = number == 0 || cuts_rows ? blocks_of(s.pack.a) : 0;
+  const bool packs_a = number == 0 || cuts_batches || cuts_rows, packs_b = number == 0 || cuts_batches || !cuts_rows;
+  s.pack.blocks_of_a = packs_a ? blocks_of(s.pack.a) : 0;
   s.pack.flags = reinterpret_cast<fw::u32*>(workspace + flags_);
   s.pack.flag_count = shape_a.row_blocks * shape_b.row_blocks * s.pack.a.from.batches;
-  s.pack_blocks = s.pack.blocks_of_a + (number == 0 || !cuts_rows ? blocks_of(s.pack.b) : 0);
+  s.pack_blocks = s.pack.blocks_of_a + (packs_b ? blocks_of(s.pack.b) : 0);
 
   fw::ProductArgs& p = s.product;
   p.shape.a_blocks = shape_a.row_blocks;
@@ -207,7 +230,7 @@ ProductPlan::Strip ProductPlan::strip(size_t number, char* workspace, float* res
   p.b = s.pack.b.to;
   p.given_a = s.pack.a.from;
   p.given_b = s.pack.b.from;
-  p.result = result + first_row * problem_.columns + first_column;
+  p.result = result + (first_batch * problem_.rows + first_row) * problem_.columns + first_column;
   p.row_stride = problem_.columns;
   p.column_stride = 1;
   p.batch_stride = problem_.rows * problem_.columns;

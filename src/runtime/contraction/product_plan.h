@@ -31,8 +31,8 @@ struct ProductProblem {
 // Nothing: operands that only the library takes. `operands`: a, b and perhaps a bias, then the result's sizes.
 std::optional<ProductProblem> product_of(const std::vector<const Tensor*>& operands);
 
-// The launches of a problem. A large operand is packed and multiplied in strips of its rows, one after the other, so
-// that its packed form takes little memory.
+// The launches of a problem. A large operand is packed and multiplied in strips of its rows, or many batches in groups,
+// one after the other, so that the packed form takes little memory.
 class ProductPlan {
  public:
   // `large`: bytes of an operand from which on it is cut.
@@ -53,7 +53,7 @@ class ProductPlan {
 
  private:
   struct Places {  // in the workspace
-    int64_t blocks, sample, exponents, loss, mass;
+    int64_t blocks, sample, exponents, loss, mass, largest;
   };
   Places place(int64_t blocks);
   static fw::Packed packed(const Places& places, char* workspace);
@@ -62,8 +62,8 @@ class ProductPlan {
 
   ProductProblem problem_;
   size_t strips_ = 1;
-  int64_t strip_rows_, strip_columns_;     // of the product; one of them is all
-  fw::PackedShape shape_a_{}, shape_b_{};  // of a strip
+  int64_t strip_batches_, strip_rows_, strip_columns_;  // of the product; all but one of them are whole
+  fw::PackedShape shape_a_{}, shape_b_{};               // of a strip
   uint32_t splits_ = 1;
   Places a_{}, b_{};
   int64_t flags_ = 0, partial_ = 0, workspace_ = 0;

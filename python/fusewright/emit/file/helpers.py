@@ -101,9 +101,9 @@ def _in_order(x, order):
     return lying.contiguous().permute([order.index(d) for d in range(x.dim())])
 
 
-def _shaped(like, sizes, groups):
+def _shaped(like, sizes):
     """What convolution_backward wants in place of a tensor of which it reads only sizes and memory format."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.dim())
-    if groups == 1 and last and like.is_contiguous(memory_format=last) and not like.is_contiguous():
+    if last and like.is_contiguous(memory_format=last) and not like.is_contiguous():
         return torch.empty(sizes, dtype=like.dtype, device=like.device, memory_format=last)
     return like.new_empty(()).expand(sizes)
