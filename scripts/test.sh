@@ -19,7 +19,7 @@ summary=()
 failed=0
 # part NAME PATTERN COMMAND...: runs the command; PATTERN finds its closing line in what it printed.
 part() {
-  local name=$1 pattern=$2 log="$logs/$1.log" status
+  local name=$1 pattern=$2 log="$logs/$1.log" status start=$SECONDS
   shift 2
   echo "---- $name"
   "$@" 2>&1 | tee "$log"
@@ -30,7 +30,7 @@ part() {
     77) word=SKIPPED && [ -z "${STRICT:-}" ] || failed=1 ;;
     *) word=FAILED && failed=1 ;;
   esac
-  summary+=("$(printf '%-8s %-8s %s' "$name" "$word" "$(grep -E "$pattern" "$log" | tail -n 1)")")
+  summary+=("$(printf '%-9s %-8s %4d s  %s' "$name" "$word" $((SECONDS - start)) "$(grep -E "$pattern" "$log" | tail -n 1)")")
 }
 
 cpp_tests() {
@@ -41,20 +41,17 @@ cpp_tests() {
   ctest --test-dir build --output-on-failure --no-tests=error -j "${MAX_JOBS:-$(nproc)}"
 }
 
+# A process for each processor.
 python_tests() {
   # shellcheck disable=SC2086
-  .venv/bin/python -m pytest "$@" ${PYTEST_ARGS:-}
+  .venv/bin/python -m pytest -n "${MAX_JOBS:-$(nproc)}" --dist loadgroup "$@" ${PYTEST_ARGS:-}
 }
 
-# The emulator's tests are a process of their own beside the others, with a cache of its own: two cores have work.
-emulated=tests/python/test_emulated.py
-start_emulated() {
-  FUSEWRIGHT_CACHE_DIR=$PWD/build/test-cache-emulated .venv/bin/python -m pytest "$emulated" >"$logs/emulated-run.log" 2>&1
-  echo $? >"$logs/emulated-status"
-}
-emulated_tests() {
-  cat "$logs/emulated-run.log"
-  return "$(cat "$logs/emulated-status")"
+# Three quarters of the time go into compiling kernels. Those whose speed nobody asks about are compiled with -O1; these
+# tests, and those in C++, ask what kernels compute that are compiled as users have them.
+as_users_have_them=(tests/python/test_{showcase,numerics,one_number}.py)
+quick_python_tests() {
+  FUSEWRIGHT_TEST_CXX=${CXX:-g++} CXX=$PWD/tests/support/quick-g++ python_tests "${as_users_have_them[@]/#/--ignore=}"
 }
 
 # The report is opened in Chromium. Only tests want it, so it is fetched here and not by `make setup`.
@@ -78,14 +75,9 @@ passed='(passed|failed|error|no tests ran|SKIPPED).*'
 if [ -n "${PYTEST_ARGS:-}" ]; then
   part pytest "$passed" python_tests
 else
-  rm -rf build/test-cache-emulated
   .venv/bin/python scripts/setup.py --browser >"$logs/browser.log" 2>&1
-  start_emulated &
-  emulated_pid=$!
-  part pytest "$passed" python_tests --ignore "$emulated"
-  # Not in a pipe: only the shell that started it can wait for it.
-  wait "$emulated_pid"
-  part emulated "$passed" emulated_tests
+  part optimised "$passed" python_tests "${as_users_have_them[@]}"
+  part pytest "$passed" quick_python_tests
 fi
 part nvrtc 'nvrtc:' nvrtc_texts
 # Not every machine can have a browser, so that this is no failure anywhere; but it is said.

@@ -168,8 +168,8 @@ class _Region0(torch.autograd.Function):
             _kernels().fw_pointwise_channels_last_2([conv_transpose_weight, cast_22], [n1, n5, 3, 3, 3], [])
         if need[0]:
             conv_input_grad_23 = torch.ops.aten.convolution_backward(select_21,
-                _shaped(select_21, (n0, n1, n2, n3, n4), 1), cast_22, None, [2, 2, 2], [1, 1, 1], [1, 1, 1],
-                True, [1, 1, 1], 1, [True, False, False])[0]
+                _shaped(select_21, (n0, n1, n2, n3, n4)), cast_22, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True,
+                [1, 1, 1], 1, [True, False, False])[0]
             del cast_22
         if need[1]:
             cast_24 = torch.empty((n0, n2, n3, n4, n1), dtype=torch.float32, device=device).permute(0, 4, 1, 2,
@@ -177,8 +177,8 @@ class _Region0(torch.autograd.Function):
             _kernels().fw_pointwise_channels_last([x, cast_24], [n0, n1, n2, n3, n4], [])
         if need[1]:
             conv_weight_grad_25 = torch.ops.aten.convolution_backward(select_21, cast_24,
-                _shaped(select_21, (n1, n5, 3, 3, 3), 1), None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1],
-                1, [False, True, False])[1]
+                _shaped(select_21, (n1, n5, 3, 3, 3)), None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1,
+                [False, True, False])[1]
             del select_21, cast_24
         if need[0]:
             dL_dx = torch.empty((n0, n1, n2, n3, n4), dtype=torch.float32, device=device)
@@ -311,24 +311,24 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last(const Args 
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_moving(a, here, place(a, e), x[item]);
   }
   if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
   if constexpr (false || fw::tiled<0>) fw::barrier();
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_tiled(here, x[item]);
     stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
   }
@@ -540,24 +540,24 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Arg
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_moving(a, here, place(a, e), x[item]);
   }
   if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
   if constexpr (false || fw::tiled<0>) fw::barrier();
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_tiled(here, x[item]);
     stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
   }
@@ -752,6 +752,19 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     w13[i] = -fw::infinity<float>();
   }
   if (inside) {
+    float shared1[V];
+    float line1[V];
+    fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + (at.pos + 0) * static_cast<index>(a.strides[1][1]), a.reads, line1);
+    float shared8[V];
+    float line8[V];
+    fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + (at.pos + 0) * static_cast<index>(a.strides[2][1]), a.reads, line8);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float v1 = fw::convert<float>(line1[i]);
+      shared1[i] = v1;
+      const float v8 = fw::convert<float>(line8[i]);
+      shared8[i] = v8;
+    }
 #pragma unroll
     for (int k5 = 0; k5 < 2; ++k5) {
       [[maybe_unused]] const index t5 = row.c2 * 2 - (0 - k5 * 1);
@@ -762,20 +775,16 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
         for (int k7 = 0; k7 < 2; ++k7) {
           [[maybe_unused]] const index t7 = row.c4 * 2 - (0 - k7 * 1);
           float tap0[V];
-          float tap1[V];
-          float tap8[V];
           fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + (at.pos + 0) * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
-          fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + (at.pos + 0) * static_cast<index>(a.strides[1][1]), a.reads, tap1);
-          fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + (at.pos + 0) * static_cast<index>(a.strides[2][1]), a.reads, tap8);
 #pragma unroll
           for (int i = 0; i < V; ++i) {
             const float v0 = fw::convert<float>(tap0[i]);
-            const float v1 = fw::convert<float>(tap1[i]);
+            const float v1 = shared1[i];
             const float v2 = fw::add(v0, v1);
             const bool v4 = fw::gt(v2, 0.0f);
             const float v6 = fw::mul(v2, number0);
             const float v7 = fw::select(v4, v2, v6);
-            const float v8 = fw::convert<float>(tap8[i]);
+            const float v8 = shared8[i];
             const float v9 = fw::mul(v7, v8);
             const bool v10 = fw::gt(v9, 0.0f);
             const float v11 = fw::mul(v9, number0);
@@ -931,24 +940,24 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous(const Args a) 
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_moving(a, here, place(a, e), x[item]);
   }
   if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
   if constexpr (false || fw::tiled<0>) fw::barrier();
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_tiled(here, x[item]);
     stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
   }
@@ -1150,6 +1159,19 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     w14[i] = -1;
   }
   if (inside) {
+    float shared1[V];
+    float line1[V];
+    fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + (at.pos + 0) * static_cast<index>(a.strides[1][1]), a.reads, line1);
+    float shared8[V];
+    float line8[V];
+    fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + (at.pos + 0) * static_cast<index>(a.strides[2][1]), a.reads, line8);
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const float v1 = fw::convert<float>(line1[i]);
+      shared1[i] = v1;
+      const float v8 = fw::convert<float>(line8[i]);
+      shared8[i] = v8;
+    }
 #pragma unroll
     for (int k5 = 0; k5 < 2; ++k5) {
       [[maybe_unused]] const index t5 = row.c2 * 2 - (0 - k5 * 1);
@@ -1160,20 +1182,16 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
         for (int k7 = 0; k7 < 2; ++k7) {
           [[maybe_unused]] const index t7 = row.c4 * 2 - (0 - k7 * 1);
           float tap0[V];
-          float tap1[V];
-          float tap8[V];
           fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + (at.pos + 0) * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
-          fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + (at.pos + 0) * static_cast<index>(a.strides[1][1]), a.reads, tap1);
-          fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + (at.pos + 0) * static_cast<index>(a.strides[2][1]), a.reads, tap8);
 #pragma unroll
           for (int i = 0; i < V; ++i) {
             const float v0 = fw::convert<float>(tap0[i]);
-            const float v1 = fw::convert<float>(tap1[i]);
+            const float v1 = shared1[i];
             const float v2 = fw::add(v0, v1);
             const bool v4 = fw::gt(v2, 0.0f);
             const float v6 = fw::mul(v2, number0);
             const float v7 = fw::select(v4, v2, v6);
-            const float v8 = fw::convert<float>(tap8[i]);
+            const float v8 = shared8[i];
             const float v9 = fw::mul(v7, v8);
             const bool v10 = fw::gt(v9, 0.0f);
             const float v11 = fw::mul(v9, number0);
@@ -1388,20 +1406,23 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
   if (inside) {
 #pragma unroll
-    for (int k5 = 0; k5 < 2; ++k5) {
-      const index u5 = at.c2 + 0 - k5 * 1;
-      const index t5 = static_cast<index>(fw::unsigned_of(u5) / 2u);
-      if (u5 < 0 || fw::unsigned_of(u5) % 2u != 0 || t5 >= static_cast<index>(a.sizes[5])) continue;
+    for (int j5 = 0; j5 < 1; ++j5) {
+      const index u5 = at.c2 + 0;
+      const index t5 = static_cast<index>(fw::unsigned_of(u5) / 2u) - j5;
+      [[maybe_unused]] const int k5 = static_cast<int>(u5 - t5 * 2);
+      if (k5 >= 2 || t5 < 0 || t5 >= static_cast<index>(a.sizes[5])) continue;
 #pragma unroll
-      for (int k6 = 0; k6 < 2; ++k6) {
-        const index u6 = at.c3 + 0 - k6 * 1;
-        const index t6 = static_cast<index>(fw::unsigned_of(u6) / 2u);
-        if (u6 < 0 || fw::unsigned_of(u6) % 2u != 0 || t6 >= static_cast<index>(a.sizes[6])) continue;
+      for (int j6 = 0; j6 < 1; ++j6) {
+        const index u6 = at.c3 + 0;
+        const index t6 = static_cast<index>(fw::unsigned_of(u6) / 2u) - j6;
+        [[maybe_unused]] const int k6 = static_cast<int>(u6 - t6 * 2);
+        if (k6 >= 2 || t6 < 0 || t6 >= static_cast<index>(a.sizes[6])) continue;
 #pragma unroll
-        for (int k7 = 0; k7 < 2; ++k7) {
-          const index u7 = at.c4 + 0 - k7 * 1;
-          const index t7 = static_cast<index>(fw::unsigned_of(u7) / 2u);
-          if (u7 < 0 || fw::unsigned_of(u7) % 2u != 0 || t7 >= static_cast<index>(a.sizes[7])) continue;
+        for (int j7 = 0; j7 < 1; ++j7) {
+          const index u7 = at.c4 + 0;
+          const index t7 = static_cast<index>(fw::unsigned_of(u7) / 2u) - j7;
+          [[maybe_unused]] const int k7 = static_cast<int>(u7 - t7 * 2);
+          if (k7 >= 2 || t7 < 0 || t7 >= static_cast<index>(a.sizes[7])) continue;
           float tap0[V];
           fw::u8 tap1[V];
           fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + 0 * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
@@ -1522,7 +1543,7 @@ __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_r
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -1576,12 +1597,12 @@ __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_r
 }
 __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -1603,8 +1624,8 @@ __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_r
 __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -1717,24 +1738,24 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous_2(const Args a
   Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_moving(a, here, place(a, e), x[item]);
   }
   if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
   if constexpr (false || fw::tiled<0>) fw::barrier();
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along());
-    const index across = (tile.across * V) + static_cast<index>(tile.item_across(item));
-    if (across >= a.walked || e >= a.line) continue;
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
     Row here = row;
     move_across(a, across, here);
-    here.tile = tile.place(tile.item_across(item), tile.item_along());
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_tiled(here, x[item]);
     stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
   }
@@ -1898,10 +1919,10 @@ def _in_order(x, order):
     return lying.contiguous().permute([order.index(d) for d in range(x.dim())])
 
 
-def _shaped(like, sizes, groups):
+def _shaped(like, sizes):
     """What convolution_backward wants in place of a tensor of which it reads only sizes and memory format."""
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(like.dim())
-    if groups == 1 and last and like.is_contiguous(memory_format=last) and not like.is_contiguous():
+    if last and like.is_contiguous(memory_format=last) and not like.is_contiguous():
         return torch.empty(sizes, dtype=like.dtype, device=like.device, memory_format=last)
     return like.new_empty(()).expand(sizes)
 
@@ -2957,10 +2978,11 @@ FW_FN void reduce(Team& team, S& sums) {
 _TILES = r'''
 namespace fw {
 
-constexpr int ACROSS = FW_ACROSS;
+constexpr int ACROSS = FW_ACROSS, U = FW_ACROSS_VECTOR;
 constexpr u32 TILE_THREADS = 256;
-constexpr int GROUPS = ITEMS / V;               // squares of V x V elements that a thread turns
+constexpr int GROUPS = ITEMS / U;               // squares of V x U elements that a thread turns
 constexpr int TILE = TILE_THREADS * ITEMS * V;  // elements
+static_assert(GROUPS * U == ITEMS, "whole squares");
 
 template <int operand>
 constexpr bool tiled = (FW_TILED >> operand & 1) != 0;
@@ -2974,26 +2996,27 @@ FW_FN T* tile_memory(int at) {
   return reinterpret_cast<T*>(shared_memory() + at);
 }
 
-// The tile of a block, as thread `t` of it sees it. Sizes and positions are in vectors of V elements both ways.
+// The tile of a block, as thread `t` of it sees it: of `length` vectors along and `width` across. An axis shorter than
+// a usual tile has one of its own length, so that none of its threads is idle; some at the block's end may be.
 struct Tile {
   index anchor;
-  u32 width_bits, length_bits;  // vectors across and along
-  index across, along;          // the tile's first
-  u32 my_across, my_along;      // this thread's first square within it; the others are `rows()` further along
-
-  FW_FN u32 rows() const { return TILE_THREADS >> width_bits; }
+  u32 width, length;
+  u32 pitch_bits;           // a line of the tile has room for so many vectors in shared memory
+  index across, along;      // the tile's first
+  u32 my_across, my_along;  // this thread's first square within it; the others are `rows` further along
+  u32 rows;
+  u32 item_across, item_along;  // its first vector on the side where it computes; the others are `lines` further across
+  u32 lines;
 
   // Where element `at_across` of vector `at_along` stands in shared memory. Threads come by neighbours across to one
   // side of the tile, along to the other: mixing the two keeps either from meeting one bank again and again.
   FW_FN u32 place(u32 at_across, u32 at_along) const {
-    return ((at_across << length_bits) + (at_along ^ (at_across / V & ((1u << length_bits) - 1)))) * V;
+    return ((at_across << pitch_bits) + (at_along ^ (at_across / U & ((1u << pitch_bits) - 1)))) * V;
   }
 
   // Item of a thread on the side where it computes: a vector along, at one position across.
-  FW_FN u32 item_along() const { return thread_index() & ((1u << length_bits) - 1); }
-  FW_FN u32 item_across(int item) const {
-    return (thread_index() >> length_bits) + static_cast<u32>(item) * (TILE_THREADS >> length_bits);
-  }
+  FW_FN u32 across_of(int item) const { return item_across + static_cast<u32>(item) * lines; }
+  FW_FN bool has(int item) const { return across_of(item) < width * U; }
 };
 
 // Blocks run along the lines first: `tiles` of them, then `rows` across.
@@ -3001,31 +3024,40 @@ template <class Args>
 FW_FN Tile make_tile(const Args& a) {
   const Quotient outer = divided(static_cast<index>(block_index()), a.tiles, a.tiles_divider);
   const Quotient slab = divided(outer.quotient, a.rows, a.rows_divider);
+  const u32 thread = thread_index();
   Tile tile;
   tile.anchor = slab.quotient;
-  tile.width_bits = a.team_bits;
-  tile.length_bits = a.lane_bits;
-  tile.across = slab.remainder << tile.width_bits;
-  tile.along = outer.remainder << tile.length_bits;
-  tile.my_across = thread_index() & ((1u << tile.width_bits) - 1);
-  tile.my_along = thread_index() >> tile.width_bits;
+  tile.width = static_cast<u32>(a.parts);
+  tile.length = static_cast<u32>(a.share);
+  tile.pitch_bits = a.lane_bits;
+  tile.across = slab.remainder * static_cast<index>(tile.width);
+  tile.along = outer.remainder * static_cast<index>(tile.length);
+  tile.rows = TILE_THREADS / tile.width;
+  tile.lines = TILE_THREADS / tile.length;
+  tile.my_along = thread / tile.width;
+  tile.my_across = thread - tile.my_along * tile.width;
+  tile.item_across = thread / tile.length;
+  tile.item_along = thread - tile.item_across * tile.length;
+  // Threads beyond the last whole line have nothing to do.
+  if (tile.my_along >= tile.rows) tile.my_along = tile.length;
+  if (tile.item_across >= tile.lines) tile.item_across = tile.width * U;
   return tile;
 }
 
-// The squares of one operand that a thread carries between memory and the tile: V vectors across in memory, V along in
+// The squares of one operand that a thread carries between memory and the tile: V vectors across in memory, U along in
 // the tile. `extent` is the number of elements across, `line` that of vectors along; `stride` is memory's, along.
 template <class T>
 struct Squares {
-  T values[GROUPS][V][V];  // [square][along][across]
+  T values[GROUPS][V][U];  // [square][along][across]
 
   template <class Visit>
   FW_FN static void each(const Tile& tile, i64 extent, i64 line, Visit visit) {
-    const index across = (tile.across + static_cast<index>(tile.my_across)) * V;
+    const index across = (tile.across + static_cast<index>(tile.my_across)) * U;
 #pragma unroll
     for (int g = 0; g < GROUPS; ++g) {
-      const u32 row = tile.my_along + static_cast<u32>(g) * tile.rows();
+      const u32 row = tile.my_along + static_cast<u32>(g) * tile.rows;
       const index along = tile.along + static_cast<index>(row);
-      if (across < extent && along < line) visit(g, row, across, along * V);
+      if (row < tile.length && across < extent && along < line) visit(g, row, across, along * V);
     }
   }
 
@@ -3039,26 +3071,26 @@ struct Squares {
   FW_FN void put(const Tile& tile, T* shared, i64 extent, i64 line) const {
     each(tile, extent, line, [&](int g, u32 row, index, index) {
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
+      for (int i = 0; i < U; ++i) {
         T turned[V];
 #pragma unroll
         for (int r = 0; r < V; ++r) turned[r] = values[g][r][i];
-        store_vector<V>(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), turned);
+        store_vector<V>(shared + tile.place(tile.my_across * U + static_cast<u32>(i), row), turned);
       }
     });
   }
   FW_FN static void store(const Tile& tile, const T* shared, T* to, i64 stride, i64 extent, i64 line) {
     each(tile, extent, line, [&](int, u32 row, index across, index along) {
-      T square[V][V];
+      T square[V][U];
 #pragma unroll
-      for (int i = 0; i < V; ++i) {
+      for (int i = 0; i < U; ++i) {
         T turned[V];
-        load_vector(shared + tile.place(tile.my_across * V + static_cast<u32>(i), row), plain, turned);
+        load_vector(shared + tile.place(tile.my_across * U + static_cast<u32>(i), row), plain, turned);
 #pragma unroll
         for (int r = 0; r < V; ++r) square[r][i] = turned[r];
       }
 #pragma unroll
-      for (int r = 0; r < V; ++r) store_vector<V>(to + (along + r) * static_cast<index>(stride) + across, square[r]);
+      for (int r = 0; r < V; ++r) store_vector<U>(to + (along + r) * static_cast<index>(stride) + across, square[r]);
     });
   }
 };
@@ -3219,9 +3251,13 @@ inline int64_t power_of_two_from(int64_t n) {
 struct Tiling {
   uint64_t operands = 0;  // a bit for each; 0: all lie well
   int across = -1;        // the axis along which these lie
+  int vector = 1;         // elements that are read or written at once there
   bool has(size_t operand) const { return operand < 64 && (operands >> operand & 1) != 0; }
-  bool operator==(const Tiling& o) const { return operands == o.operands && across == o.across; }
-  bool operator<(const Tiling& o) const { return std::tie(operands, across) < std::tie(o.operands, o.across); }
+  bool operator==(const Tiling& o) const { return key() == o.key(); }
+  bool operator<(const Tiling& o) const { return key() < o.key(); }
+
+ private:
+  std::tuple<uint64_t, int, int> key() const { return {operands, across, vector}; }
 };
 
 constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
@@ -3229,7 +3265,7 @@ constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them i
 // The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
 struct TileShape {
   static constexpr int64_t threads = 256, shortest = 4;
-  int64_t items;          // vectors that a thread computes
+  int64_t items;          // vectors along that a thread computes
   int64_t width, length;  // across and along
   int64_t tiles_across, tiles_along;
   int64_t shared_bytes;
@@ -3260,18 +3296,39 @@ inline Tiling find_tiling(const KernelLoops& code, const Geometry& g) {
   return best;
 }
 
-// As many vectors across as along, as far as the two axes have them. A thread turns `groups` squares of vectors.
+// What a block of 256 threads can turn at a time (kernels/cuda_tile.h): both sides of the tile have room for all of it,
+// and so has shared memory, whose lines are powers of two.
+inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
+  const int64_t elements_across = shape.width * across_vector, threads = TileShape::threads;
+  return shape.width <= threads && shape.length <= threads &&
+         power_of_two_from(shape.length) * elements_across <= threads * shape.items &&
+         shape.items * (threads / shape.length) >= elements_across &&
+         shape.items / across_vector * (threads / shape.width) >= shape.length;
+}
+
+// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the
+// other.
 inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
   TileShape shape;
-  shape.items = std::max(vector, 4);
-  const int64_t groups = shape.items / vector, squares = TileShape::threads * groups;
-  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], vector);
+  shape.items = vector > 1 ? std::max(vector, 4) : 8;
+  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], tiling.vector);
   const int64_t along = g.sizes[static_cast<size_t>(code.nest.inner)] / vector;
-  shape.width = std::clamp<int64_t>(power_of_two_from(across), groups, vector > 1 ? 16 : 32);
-  shape.length = std::clamp<int64_t>(power_of_two_from(along), groups, squares / shape.width);
-  shape.width = squares / shape.length;
+  shape.width = std::min<int64_t>(across, tiling.vector > 1 ? 16 : 32);
+  shape.length = std::min<int64_t>(along, vector > 1 ? 16 : 32);
+  auto grow = [&](int64_t TileShape::*side, int64_t most) {
+    TileShape larger = shape;
+    larger.*side = std::min(2 * (shape.*side), most);
+    if (larger.*side == shape.*side || !tile_fits(larger, tiling.vector)) return false;
+    shape = larger;
+    return true;
+  };
+  while (grow(&TileShape::width, across) || grow(&TileShape::length, along)) {
+  }
+  // No tile has less to do than the others.
   shape.tiles_across = ceil_div(across, shape.width);
   shape.tiles_along = ceil_div(along, shape.length);
+  shape.width = ceil_div(across, shape.tiles_across);
+  shape.length = ceil_div(along, shape.tiles_along);
   shape.shared_bytes = 0;
   for (size_t o = 0; o < code.operands.size(); ++o)
     if (tiling.has(o))
@@ -3411,7 +3468,11 @@ class CudaRules {
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
+  // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
+  bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
+  bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                   int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
 
   void set_vector(Call& call, int vector) const;
@@ -3608,8 +3669,11 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
 
 inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
                                                    const Tiling& tiling) const {
-  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
-  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+  const int widest = std::min(widest_, widest_in_tile);
+  const int vector = vectors_fit(g, operands, tiling) ? widest : 1;
+  Tiling with_vector = tiling;
+  with_vector.vector = vectors_fit_across(g, operands, tiling) ? widest : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, with_vector, vector).items), needs_wide(g), with_vector};
 }
 
 // If operands need tiles that fit, and their variant is at hand.
@@ -3617,15 +3681,15 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   const Tiling tiling = find_tiling(code_, c.g);
   if (tiling.operands == 0) return false;
   const Variant variant = tiled_variant(c.g, operands, tiling);
-  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  const TileShape shape = tile_shape(code_, c.g, variant.tiling, variant.vector);
   if (shape.shared_bytes > c.shared_limit) return false;
   int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
   const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
   if (!tiles_are_ready(c, variant)) return false;
   c.variant = variant;
   c.tile_bytes = shape.shared_bytes;
-  c.team = shape.width;
-  c.lanes = shape.length;
+  c.parts = shape.width;
+  c.share = c.lanes = shape.length;
   c.tiles = shape.tiles_along;
   c.rows = shape.tiles_across;
   c.line = line / variant.vector;
@@ -3874,22 +3938,39 @@ inline std::vector<std::string> CudaRules::entries(const Variant& variant) const
   return result;
 }
 
+// Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
+inline bool CudaRules::vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                                   int64_t elements) const {
+  const auto operand = static_cast<size_t>(of.operand);
+  const auto bytes =
+      std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(elements * size_of(code_.operands[operand].dtype)));
+  if (reinterpret_cast<uintptr_t>(tensor.data) % bytes != 0) return false;
+  for (size_t a = 0; a < g.axes; ++a) {
+    const int64_t stride = g.stride(operand, a);
+    if (g.sizes[a] == 1) continue;
+    if (static_cast<int>(a) == along ? stride != 1 : stride % elements != 0) return false;
+  }
+  return true;
+}
+
 inline bool CudaRules::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
                                    const Tiling& tiling) const {
   const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
   if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
-  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaLoops::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes =
-        std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(widest * size_of(code_.operands[operand].dtype)));
-    if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
-    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
-    for (size_t a = 0; a < g.axes; ++a) {
-      const int64_t stride = g.stride(operand, a);
-      if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
-    }
+    if (!tiling.has(operand) && !vector_fits(g, *operands[operand], v, v.axis, widest)) return false;
+  }
+  return true;
+}
+
+inline bool CudaRules::vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                          const Tiling& tiling) const {
+  const int widest = std::min(widest_, widest_in_tile);
+  if (g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
+  for (const CudaLoops::Vector& v : code_.cuda.vectors) {
+    const auto operand = static_cast<size_t>(v.operand);
+    if (tiling.has(operand) && !vector_fits(g, *operands[operand], v, tiling.across, widest)) return false;
   }
   return true;
 }
@@ -4039,16 +4120,17 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   } else {
     const CudaLoops::Walking& walking = code_.cuda.walking;
     auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
-    Call merge = c;  // the same sums, by more threads
-    merge.lanes = std::min<int64_t>(c.lanes, 4);
-    merge.team = merge.threads / merge.lanes;
+    // What adds up the sums of all splits: a team for each lane, so that none of its threads has many.
+    Call merge = c;
+    merge.lanes = 1;
+    merge.threads = merge.team = std::clamp<int64_t>(power_of_two_from(c.splits / 4), 32, 256);
     for (int p = 0; p < walking.stages; ++p) {
       const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
       start(c, entry("_phase", p),
             in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch()), 1));
-      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
+      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * c.lanes);
     }
-    if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
+    if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
   if (!sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.
@@ -4317,8 +4399,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 3}, 0}", _FW_POINTWISE_CHANNELS_LAST_TILED, [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
+        ("{4, 4, false, {2, 3, 4}, 0}", _FW_POINTWISE_CHANNELS_LAST_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=4)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
@@ -4342,8 +4424,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{1, 4, false, {2, 3}, 0}", _FW_POINTWISE_CHANNELS_LAST_2_TILED, [''],
-            dict(VECTOR=1, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3)),
+        ("{1, 8, false, {2, 3, 4}, 0}", _FW_POINTWISE_CHANNELS_LAST_2_TILED, [''],
+            dict(VECTOR=1, ITEMS=8, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=4)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
@@ -4396,8 +4478,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 4}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4)),
+        ("{4, 4, false, {2, 4, 4}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4, ACROSS_VECTOR=4)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
@@ -4486,8 +4568,8 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{1, 4, false, {2, 4}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''],
-            dict(VECTOR=1, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4)),
+        ("{4, 4, false, {2, 4, 1}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4, ACROSS_VECTOR=1)),
         ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
         ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),

@@ -100,7 +100,7 @@ def _region_0_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     _kernels().fw_column_batch_norm_add_div_sigmoid_mul([matmul_10, linear_bias, batch_norm_running_mean,
         batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var, batch_norm_weight,
         batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked, batch_norm_num_batches_tracked], [n0, n2],
-        [n0, 0.1, 0.9, 1e-05, 1.5, 1.0])
+        [n0, 1e-05, 0.1, 0.9, 1.5, 1.0])
     del matmul_10
     return (mul_44,)
 
@@ -123,7 +123,7 @@ class _Region0(torch.autograd.Function):
         _kernels().fw_column_batch_norm_add_div_sigmoid_mul_2([saved0, saved1, saved2, linear_bias,
             batch_norm_running_mean, batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var,
             batch_norm_weight, batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked,
-            batch_norm_num_batches_tracked], [n0, n2], [n0, 0.1, 0.9, 1e-05, 1.5, 1.0])
+            batch_norm_num_batches_tracked], [n0, n2], [n0, 1e-05, 0.1, 0.9, 1.5, 1.0])
         ctx.save_for_backward(x, linear_weight, batch_norm_weight, batch_norm_bias, bias, saved0, saved1, saved2)
         return (mul_44,)
 
@@ -282,8 +282,8 @@ def _region_1(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
 #     t1 = t0 / n0
 #     t2 = matmul_10 - t1
 #     t3 = sum(square(t2), over n0)
-#     batch_norm_running_mean = ((t1 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
 #     t4 = t3 / n0
+#     batch_norm_running_mean = ((t1 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
 #     batch_norm_running_var = ((t4 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
 #     t5 = (t2 * ((rsqrt(t4 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
 #     mul_44 = t5 * sigmoid(t5)
@@ -301,19 +301,19 @@ struct Row {
   float v3[V];
   float own6;
   float own7;
-  float own8;
+  float own9;
   float own10;
   float own11;
-  float own13;
+  float own12;
   float own14;
   float own15;
-  float v17;
-  float v18;
-  float own19;
-  float own20;
-  float own21;
+  float own17;
+  float own18;
+  float v20;
+  float v21;
   float own22;
   float own23;
+  float own24;
   float own25;
   float own26;
   float own27;
@@ -412,9 +412,9 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
   [[maybe_unused]] const int i = row.own;
-  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
-  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
-  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
+  row.own15 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
+  row.own24 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
   row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
   row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1]), a.reads));
   row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
@@ -456,18 +456,18 @@ using Sums0 = SumsOf0<V>;
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] const int i = row.own;
-  row.own13 = fw::mul(row.own11, number2);
-  row.v17 = fw::sub(number0, 1.0f);
-  row.v18 = fw::div(number0, row.v17);
-  row.own22 = fw::mul(row.own21, number2);
+  row.own17 = fw::mul(row.own15, number3);
+  row.v20 = fw::sub(number0, 1.0f);
+  row.v21 = fw::div(number0, row.v20);
+  row.own25 = fw::mul(row.own24, number3);
   row.own34 = fw::add(row.own32, row.v33);
   row.own35 = fw::div(row.own34, divisor4);
   row.v41 = fw::add(row.v39, number5);
@@ -478,9 +478,9 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -528,9 +528,9 @@ using Sums1 = SumsOf1<V>;
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -538,19 +538,19 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const int i = row.own;
   row.own1 = sums.a1[0];
   row.own3 = fw::div(row.own1, divisor0);
-  row.own8 = fw::add(row.own3, row.own7);
-  row.own10 = fw::mul(row.own8, number1);
-  row.own14 = fw::add(row.own10, row.own13);
-  if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.own14);
+  row.own12 = fw::add(row.own3, row.own11);
+  row.own14 = fw::mul(row.own12, number2);
+  row.own18 = fw::add(row.own14, row.own17);
+  if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.own18);
   fw::tell_columns(team, row.own3, row.v3);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -585,23 +585,23 @@ using Sums2 = SumsOf2<V>;
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] const int i = row.own;
   row.own6 = sums.a6[0];
-  row.own15 = fw::div(row.own6, divisor0);
-  row.own19 = fw::mul(row.own15, row.v18);
-  row.own20 = fw::mul(row.own19, number1);
-  row.own23 = fw::add(row.own20, row.own22);
-  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own23);
-  row.own25 = fw::add(row.own15, number3);
-  row.own26 = fw::rsqrt(row.own25);
-  row.own28 = fw::mul(row.own26, row.own27);
+  row.own7 = fw::div(row.own6, divisor0);
+  row.own9 = fw::add(row.own7, number1);
+  row.own10 = fw::rsqrt(row.own9);
+  row.own22 = fw::mul(row.own7, row.v21);
+  row.own23 = fw::mul(row.own22, number2);
+  row.own26 = fw::add(row.own23, row.own25);
+  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own26);
+  row.own28 = fw::mul(row.own10, row.own27);
   row.own30 = fw::div(row.own28, divisor4);
   fw::tell_columns(team, row.own30, row.v30);
 }
@@ -609,9 +609,9 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -634,9 +634,9 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf2<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -786,19 +786,19 @@ struct Row {
   float v3[V];
   float v6[V];
   float v7[V];
-  float v8[V];
+  float v9[V];
   float v10[V];
   float v11[V];
-  float v13[V];
+  float v12[V];
   float v14[V];
   float v15[V];
-  float v17;
-  float v18;
-  float v19[V];
-  float v20[V];
-  float v21[V];
+  float v17[V];
+  float v18[V];
+  float v20;
+  float v21;
   float v22[V];
   float v23[V];
+  float v24[V];
   float v25[V];
   float v26[V];
   float v27[V];
@@ -875,9 +875,9 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
-    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
-    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
+    row.v15[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
+    row.v24[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
     row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
     row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1]), a.reads));
     row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
@@ -905,19 +905,19 @@ using Sums0 = SumsOf0<V>;
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v13[i] = fw::mul(row.v11[i], number2);
-    row.v17 = fw::sub(number0, 1.0f);
-    row.v18 = fw::div(number0, row.v17);
-    row.v22[i] = fw::mul(row.v21[i], number2);
+    row.v17[i] = fw::mul(row.v15[i], number3);
+    row.v20 = fw::sub(number0, 1.0f);
+    row.v21 = fw::div(number0, row.v20);
+    row.v25[i] = fw::mul(row.v24[i], number3);
     row.v34[i] = fw::add(row.v32[i], row.v33);
     row.v35[i] = fw::div(row.v34[i], divisor4);
     row.v41 = fw::add(row.v39, number5);
@@ -928,9 +928,9 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -960,9 +960,9 @@ using Sums1 = SumsOf1<V>;
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -972,18 +972,18 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v1[i] = sums.m6.sum(i);
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
-    row.v8[i] = fw::add(row.v3[i], row.v7[i]);
-    row.v10[i] = fw::mul(row.v8[i], number1);
-    row.v14[i] = fw::add(row.v10[i], row.v13[i]);
-    if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v14[i]);
-    row.v15[i] = fw::div(row.v6[i], divisor0);
-    row.v19[i] = fw::mul(row.v15[i], row.v18);
-    row.v20[i] = fw::mul(row.v19[i], number1);
-    row.v23[i] = fw::add(row.v20[i], row.v22[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v23[i]);
-    row.v25[i] = fw::add(row.v15[i], number3);
-    row.v26[i] = fw::rsqrt(row.v25[i]);
-    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
+    row.v7[i] = fw::div(row.v6[i], divisor0);
+    row.v9[i] = fw::add(row.v7[i], number1);
+    row.v10[i] = fw::rsqrt(row.v9[i]);
+    row.v12[i] = fw::add(row.v3[i], row.v11[i]);
+    row.v14[i] = fw::mul(row.v12[i], number2);
+    row.v18[i] = fw::add(row.v14[i], row.v17[i]);
+    if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v18[i]);
+    row.v22[i] = fw::mul(row.v7[i], row.v21);
+    row.v23[i] = fw::mul(row.v22[i], number2);
+    row.v26[i] = fw::add(row.v23[i], row.v25[i]);
+    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v26[i]);
+    row.v28[i] = fw::mul(row.v10[i], row.v27[i]);
     row.v30[i] = fw::div(row.v28[i], divisor4);
   }
 }
@@ -991,9 +991,9 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1016,9 +1016,9 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1142,7 +1142,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -1202,7 +1202,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -1267,12 +1267,12 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -1297,8 +1297,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -1321,8 +1321,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #     t0 = saved1 / n0
 #     t1 = matmul_10 - t0
 #     saved2 = sum(square(t1), over n0)
-#     batch_norm_running_mean = ((t0 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
 #     t2 = saved2 / n0
+#     batch_norm_running_mean = ((t0 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
 #     batch_norm_running_var = ((t2 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
 #     t3 = (t1 * ((rsqrt(t2 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
 #     mul_44 = t3 * sigmoid(t3)
@@ -1340,19 +1340,19 @@ struct Row {
   float v3[V];
   float own6;
   float own7;
-  float own8;
+  float own9;
   float own10;
   float own11;
-  float own13;
+  float own12;
   float own14;
   float own15;
-  float v17;
-  float v18;
-  float own19;
-  float own20;
-  float own21;
+  float own17;
+  float own18;
+  float v20;
+  float v21;
   float own22;
   float own23;
+  float own24;
   float own25;
   float own26;
   float own27;
@@ -1455,9 +1455,9 @@ FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* sl
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
   [[maybe_unused]] const int i = row.own;
-  row.own7 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own11 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
-  row.own21 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
+  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+  row.own15 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+  row.own24 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
   row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads));
   row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads));
   row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
@@ -1499,18 +1499,18 @@ using Sums0 = SumsOf0<V>;
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
   [[maybe_unused]] const int i = row.own;
-  row.own13 = fw::mul(row.own11, number2);
-  row.v17 = fw::sub(number0, 1.0f);
-  row.v18 = fw::div(number0, row.v17);
-  row.own22 = fw::mul(row.own21, number2);
+  row.own17 = fw::mul(row.own15, number3);
+  row.v20 = fw::sub(number0, 1.0f);
+  row.v21 = fw::div(number0, row.v20);
+  row.own25 = fw::mul(row.own24, number3);
   row.own34 = fw::add(row.own32, row.v33);
   row.own35 = fw::div(row.own34, divisor4);
   row.v41 = fw::add(row.v39, number5);
@@ -1521,9 +1521,9 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1571,9 +1571,9 @@ using Sums1 = SumsOf1<V>;
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1582,19 +1582,19 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   row.own1 = sums.a1[0];
   if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.own1);
   row.own3 = fw::div(row.own1, divisor0);
-  row.own8 = fw::add(row.own3, row.own7);
-  row.own10 = fw::mul(row.own8, number1);
-  row.own14 = fw::add(row.own10, row.own13);
-  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own14);
+  row.own12 = fw::add(row.own3, row.own11);
+  row.own14 = fw::mul(row.own12, number2);
+  row.own18 = fw::add(row.own14, row.own17);
+  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own18);
   fw::tell_columns(team, row.own3, row.v3);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1629,9 +1629,9 @@ using Sums2 = SumsOf2<V>;
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1639,14 +1639,14 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const int i = row.own;
   row.own6 = sums.a6[0];
   if (store) static_cast<float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.own6);
-  row.own15 = fw::div(row.own6, divisor0);
-  row.own19 = fw::mul(row.own15, row.v18);
-  row.own20 = fw::mul(row.own19, number1);
-  row.own23 = fw::add(row.own20, row.own22);
-  if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.own23);
-  row.own25 = fw::add(row.own15, number3);
-  row.own26 = fw::rsqrt(row.own25);
-  row.own28 = fw::mul(row.own26, row.own27);
+  row.own7 = fw::div(row.own6, divisor0);
+  row.own9 = fw::add(row.own7, number1);
+  row.own10 = fw::rsqrt(row.own9);
+  row.own22 = fw::mul(row.own7, row.v21);
+  row.own23 = fw::mul(row.own22, number2);
+  row.own26 = fw::add(row.own23, row.own25);
+  if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.own26);
+  row.own28 = fw::mul(row.own10, row.own27);
   row.own30 = fw::div(row.own28, divisor4);
   fw::tell_columns(team, row.own30, row.v30);
 }
@@ -1654,9 +1654,9 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1679,9 +1679,9 @@ FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values&
 FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf2<1>& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -1831,19 +1831,19 @@ struct Row {
   float v3[V];
   float v6[V];
   float v7[V];
-  float v8[V];
+  float v9[V];
   float v10[V];
   float v11[V];
-  float v13[V];
+  float v12[V];
   float v14[V];
   float v15[V];
-  float v17;
-  float v18;
-  float v19[V];
-  float v20[V];
-  float v21[V];
+  float v17[V];
+  float v18[V];
+  float v20;
+  float v21;
   float v22[V];
   float v23[V];
+  float v24[V];
   float v25[V];
   float v26[V];
   float v27[V];
@@ -1924,9 +1924,9 @@ FW_FN void load_row(const Args& a, Row& row, bool writer) {
   (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v7[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v21[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
+    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
+    row.v15[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
+    row.v24[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
     row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads));
     row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads));
     row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
@@ -1954,19 +1954,19 @@ using Sums0 = SumsOf0<V>;
 FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
   [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v13[i] = fw::mul(row.v11[i], number2);
-    row.v17 = fw::sub(number0, 1.0f);
-    row.v18 = fw::div(number0, row.v17);
-    row.v22[i] = fw::mul(row.v21[i], number2);
+    row.v17[i] = fw::mul(row.v15[i], number3);
+    row.v20 = fw::sub(number0, 1.0f);
+    row.v21 = fw::div(number0, row.v20);
+    row.v25[i] = fw::mul(row.v24[i], number3);
     row.v34[i] = fw::add(row.v32[i], row.v33);
     row.v35[i] = fw::div(row.v34[i], divisor4);
     row.v41 = fw::add(row.v39, number5);
@@ -1977,9 +1977,9 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
 FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -2009,9 +2009,9 @@ using Sums1 = SumsOf1<V>;
 FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -2023,18 +2023,18 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v3[i] = fw::div(row.v1[i], divisor0);
     row.v6[i] = sums.m6.squares[i];
     if (store) static_cast<float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
-    row.v8[i] = fw::add(row.v3[i], row.v7[i]);
-    row.v10[i] = fw::mul(row.v8[i], number1);
-    row.v14[i] = fw::add(row.v10[i], row.v13[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v14[i]);
-    row.v15[i] = fw::div(row.v6[i], divisor0);
-    row.v19[i] = fw::mul(row.v15[i], row.v18);
-    row.v20[i] = fw::mul(row.v19[i], number1);
-    row.v23[i] = fw::add(row.v20[i], row.v22[i]);
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v23[i]);
-    row.v25[i] = fw::add(row.v15[i], number3);
-    row.v26[i] = fw::rsqrt(row.v25[i]);
-    row.v28[i] = fw::mul(row.v26[i], row.v27[i]);
+    row.v7[i] = fw::div(row.v6[i], divisor0);
+    row.v9[i] = fw::add(row.v7[i], number1);
+    row.v10[i] = fw::rsqrt(row.v9[i]);
+    row.v12[i] = fw::add(row.v3[i], row.v11[i]);
+    row.v14[i] = fw::mul(row.v12[i], number2);
+    row.v18[i] = fw::add(row.v14[i], row.v17[i]);
+    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v18[i]);
+    row.v22[i] = fw::mul(row.v7[i], row.v21);
+    row.v23[i] = fw::mul(row.v22[i], number2);
+    row.v26[i] = fw::add(row.v23[i], row.v25[i]);
+    if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v26[i]);
+    row.v28[i] = fw::mul(row.v10[i], row.v27[i]);
     row.v30[i] = fw::div(row.v28[i], divisor4);
   }
 }
@@ -2042,9 +2042,9 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
   (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -2067,9 +2067,9 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
 FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
   (void)a;
   [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
   [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
+  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
   [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
   [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
   [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
@@ -2193,7 +2193,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -2253,7 +2253,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -2318,12 +2318,12 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -2348,8 +2348,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -2407,10 +2407,10 @@ struct Row {
   float own30;
   float own31;
   float own32;
+  float v32[V];
   float own33;
-  float v33[V];
-  float own36;
-  float v36[V];
+  float own34;
+  float v34[V];
   float own39;
   float own40;
   float own41;
@@ -2506,7 +2506,7 @@ FW_FN void load_row(const Args& a, Row& row) {
 template <int W>
 struct SumsOf0 {
   float a29[W];
-  float a30[W];
+  float a33[W];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < W; ++i) {
@@ -2514,7 +2514,7 @@ struct SumsOf0 {
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      a30[i] = 0.0f;
+      a33[i] = 0.0f;
     }
   }
   FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
@@ -2524,7 +2524,7 @@ struct SumsOf0 {
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      a30[i] += other.a30[i];
+      a33[i] += other.a33[i];
     }
   }
   FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
@@ -2535,7 +2535,7 @@ struct SumsOf0 {
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      other.a30[i] = fw::shuffle_xor(a30[i], offset);
+      other.a33[i] = fw::shuffle_xor(a33[i], offset);
     }
     return other;
   }
@@ -2544,7 +2544,7 @@ struct SumsOf0 {
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) part.a29[i] = upper ? a29[W / 2 + i] : a29[i];
 #pragma unroll
-    for (int i = 0; i < W / 2; ++i) part.a30[i] = upper ? a30[W / 2 + i] : a30[i];
+    for (int i = 0; i < W / 2; ++i) part.a33[i] = upper ? a33[W / 2 + i] : a33[i];
     return part;
   }
 };
@@ -2595,7 +2595,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v28 = fw::mul(v27, v5);
     kept.v27[i] = v27;
     if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
-    if (inside) sums.a30[i] = fw::mad(v22, v26, sums.a30[i]);
+    if (inside) sums.a33[i] = fw::mad(v22, v26, sums.a33[i]);
   }
 }
 
@@ -2625,19 +2625,19 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
   [[maybe_unused]] const int i = row.own;
   row.own29 = sums.a29[0];
-  row.own30 = sums.a30[0];
-  row.own31 = fw::mul(row.own29, row.own10);
-  row.own32 = fw::mul(row.own31, row.own10);
-  row.own33 = fw::div(row.own32, divisor0);
-  row.own36 = fw::div(row.own30, divisor0);
+  row.own30 = fw::mul(row.own29, row.own10);
+  row.own31 = fw::mul(row.own30, row.own10);
+  row.own32 = fw::div(row.own31, divisor0);
+  row.own33 = sums.a33[0];
+  row.own34 = fw::div(row.own33, divisor0);
   row.own39 = fw::div(row.own29, divisor2);
   row.own40 = fw::mul(row.own39, row.own10);
   row.own41 = row.own40;
   if (store) static_cast<float*>(a.pointers[8])[row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.own41);
-  row.own42 = fw::div(row.own30, divisor2);
+  row.own42 = fw::div(row.own33, divisor2);
   if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own42);
-  fw::tell_columns(team, row.own33, row.v33);
-  fw::tell_columns(team, row.own36, row.v36);
+  fw::tell_columns(team, row.own32, row.v32);
+  fw::tell_columns(team, row.own34, row.v34);
 }
 
 FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
@@ -2653,9 +2653,9 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
   for (int i = 0; i < V; ++i) {
     const float v1 = fw::convert<float>(x.in1[i]);
     const float v5 = fw::sub(v1, row.v4[i]);
-    const float v34 = fw::mul(v5, row.v33[i]);
-    const float v35 = fw::sub(kept.v27[i], v34);
-    const float v37 = fw::sub(v35, row.v36[i]);
+    const float v35 = fw::mul(v5, row.v32[i]);
+    const float v36 = fw::sub(kept.v27[i], v35);
+    const float v37 = fw::sub(v36, row.v34[i]);
     const float v38 = fw::mul(v37, row.v14[i]);
     out38[i] = fw::convert<float>(v38);
   }
@@ -2816,7 +2816,7 @@ struct Row {
   float v31[V];
   float v32[V];
   float v33[V];
-  float v36[V];
+  float v34[V];
   float v39[V];
   float v40[V];
   float v41[V];
@@ -2896,7 +2896,7 @@ FW_FN void load_row(const Args& a, Row& row) {
 template <int W>
 struct SumsOf0 {
   float a29[W];
-  float a30[W];
+  float a33[W];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < W; ++i) {
@@ -2904,7 +2904,7 @@ struct SumsOf0 {
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      a30[i] = 0.0f;
+      a33[i] = 0.0f;
     }
   }
   FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
@@ -2914,7 +2914,7 @@ struct SumsOf0 {
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      a30[i] += other.a30[i];
+      a33[i] += other.a33[i];
     }
   }
   FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
@@ -2925,7 +2925,7 @@ struct SumsOf0 {
     }
 #pragma unroll
     for (int i = 0; i < W; ++i) {
-      other.a30[i] = fw::shuffle_xor(a30[i], offset);
+      other.a33[i] = fw::shuffle_xor(a33[i], offset);
     }
     return other;
   }
@@ -2975,7 +2975,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
     const float v27 = fw::mul(v22, v26);
     const float v28 = fw::mul(v27, v5);
     if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
-    if (inside) sums.a30[i] = fw::mad(v22, v26, sums.a30[i]);
+    if (inside) sums.a33[i] = fw::mad(v22, v26, sums.a33[i]);
   }
 }
 
@@ -3002,16 +3002,16 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
-    row.v30[i] = sums.a30[i];
-    row.v31[i] = fw::mul(row.v29[i], row.v10[i]);
-    row.v32[i] = fw::mul(row.v31[i], row.v10[i]);
-    row.v33[i] = fw::div(row.v32[i], divisor0);
-    row.v36[i] = fw::div(row.v30[i], divisor0);
+    row.v30[i] = fw::mul(row.v29[i], row.v10[i]);
+    row.v31[i] = fw::mul(row.v30[i], row.v10[i]);
+    row.v32[i] = fw::div(row.v31[i], divisor0);
+    row.v33[i] = sums.a33[i];
+    row.v34[i] = fw::div(row.v33[i], divisor0);
     row.v39[i] = fw::div(row.v29[i], divisor2);
     row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
     row.v41[i] = row.v40[i];
     if (store) static_cast<float*>(a.pointers[8])[row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
-    row.v42[i] = fw::div(row.v30[i], divisor2);
+    row.v42[i] = fw::div(row.v33[i], divisor2);
     if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
   }
 }
@@ -3038,9 +3038,9 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
     const float v25 = fw::mul(v20, v24);
     const float v26 = fw::add(v25, 1.0f);
     const float v27 = fw::mul(v22, v26);
-    const float v34 = fw::mul(v5, row.v33[i]);
-    const float v35 = fw::sub(v27, v34);
-    const float v37 = fw::sub(v35, row.v36[i]);
+    const float v35 = fw::mul(v5, row.v32[i]);
+    const float v36 = fw::sub(v27, v35);
+    const float v37 = fw::sub(v36, row.v34[i]);
     const float v38 = fw::mul(v37, row.v14[i]);
     out38[i] = fw::convert<float>(v38);
   }
@@ -3172,7 +3172,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -3231,7 +3231,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -3296,12 +3296,12 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -3326,8 +3326,8 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -3739,9 +3739,9 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
 }
 __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
@@ -3764,8 +3764,8 @@ __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
 __global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -4563,7 +4563,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -4617,12 +4617,12 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
 }
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = (tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
   place_row(a, tile.quotient, 0, row);
@@ -4644,8 +4644,8 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
 __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -5057,9 +5057,9 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
 }
 __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
@@ -5082,8 +5082,8 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
 __global__ void __launch_bounds__(256) fw_row_add_2_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -6872,9 +6872,13 @@ inline int64_t power_of_two_from(int64_t n) {
 struct Tiling {
   uint64_t operands = 0;  // a bit for each; 0: all lie well
   int across = -1;        // the axis along which these lie
+  int vector = 1;         // elements that are read or written at once there
   bool has(size_t operand) const { return operand < 64 && (operands >> operand & 1) != 0; }
-  bool operator==(const Tiling& o) const { return operands == o.operands && across == o.across; }
-  bool operator<(const Tiling& o) const { return std::tie(operands, across) < std::tie(o.operands, o.across); }
+  bool operator==(const Tiling& o) const { return key() == o.key(); }
+  bool operator<(const Tiling& o) const { return key() < o.key(); }
+
+ private:
+  std::tuple<uint64_t, int, int> key() const { return {operands, across, vector}; }
 };
 
 constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
@@ -6882,7 +6886,7 @@ constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them i
 // The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
 struct TileShape {
   static constexpr int64_t threads = 256, shortest = 4;
-  int64_t items;          // vectors that a thread computes
+  int64_t items;          // vectors along that a thread computes
   int64_t width, length;  // across and along
   int64_t tiles_across, tiles_along;
   int64_t shared_bytes;
@@ -6913,18 +6917,39 @@ inline Tiling find_tiling(const KernelLoops& code, const Geometry& g) {
   return best;
 }
 
-// As many vectors across as along, as far as the two axes have them. A thread turns `groups` squares of vectors.
+// What a block of 256 threads can turn at a time (kernels/cuda_tile.h): both sides of the tile have room for all of it,
+// and so has shared memory, whose lines are powers of two.
+inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
+  const int64_t elements_across = shape.width * across_vector, threads = TileShape::threads;
+  return shape.width <= threads && shape.length <= threads &&
+         power_of_two_from(shape.length) * elements_across <= threads * shape.items &&
+         shape.items * (threads / shape.length) >= elements_across &&
+         shape.items / across_vector * (threads / shape.width) >= shape.length;
+}
+
+// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the
+// other.
 inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
   TileShape shape;
-  shape.items = std::max(vector, 4);
-  const int64_t groups = shape.items / vector, squares = TileShape::threads * groups;
-  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], vector);
+  shape.items = vector > 1 ? std::max(vector, 4) : 8;
+  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], tiling.vector);
   const int64_t along = g.sizes[static_cast<size_t>(code.nest.inner)] / vector;
-  shape.width = std::clamp<int64_t>(power_of_two_from(across), groups, vector > 1 ? 16 : 32);
-  shape.length = std::clamp<int64_t>(power_of_two_from(along), groups, squares / shape.width);
-  shape.width = squares / shape.length;
+  shape.width = std::min<int64_t>(across, tiling.vector > 1 ? 16 : 32);
+  shape.length = std::min<int64_t>(along, vector > 1 ? 16 : 32);
+  auto grow = [&](int64_t TileShape::*side, int64_t most) {
+    TileShape larger = shape;
+    larger.*side = std::min(2 * (shape.*side), most);
+    if (larger.*side == shape.*side || !tile_fits(larger, tiling.vector)) return false;
+    shape = larger;
+    return true;
+  };
+  while (grow(&TileShape::width, across) || grow(&TileShape::length, along)) {
+  }
+  // No tile has less to do than the others.
   shape.tiles_across = ceil_div(across, shape.width);
   shape.tiles_along = ceil_div(along, shape.length);
+  shape.width = ceil_div(across, shape.tiles_across);
+  shape.length = ceil_div(along, shape.tiles_along);
   shape.shared_bytes = 0;
   for (size_t o = 0; o < code.operands.size(); ++o)
     if (tiling.has(o))
@@ -7064,7 +7089,11 @@ class CudaRules {
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
+  // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
+  bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
+  bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                   int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
 
   void set_vector(Call& call, int vector) const;
@@ -7261,8 +7290,11 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
 
 inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
                                                    const Tiling& tiling) const {
-  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
-  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+  const int widest = std::min(widest_, widest_in_tile);
+  const int vector = vectors_fit(g, operands, tiling) ? widest : 1;
+  Tiling with_vector = tiling;
+  with_vector.vector = vectors_fit_across(g, operands, tiling) ? widest : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, with_vector, vector).items), needs_wide(g), with_vector};
 }
 
 // If operands need tiles that fit, and their variant is at hand.
@@ -7270,15 +7302,15 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   const Tiling tiling = find_tiling(code_, c.g);
   if (tiling.operands == 0) return false;
   const Variant variant = tiled_variant(c.g, operands, tiling);
-  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  const TileShape shape = tile_shape(code_, c.g, variant.tiling, variant.vector);
   if (shape.shared_bytes > c.shared_limit) return false;
   int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
   const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
   if (!tiles_are_ready(c, variant)) return false;
   c.variant = variant;
   c.tile_bytes = shape.shared_bytes;
-  c.team = shape.width;
-  c.lanes = shape.length;
+  c.parts = shape.width;
+  c.share = c.lanes = shape.length;
   c.tiles = shape.tiles_along;
   c.rows = shape.tiles_across;
   c.line = line / variant.vector;
@@ -7527,22 +7559,39 @@ inline std::vector<std::string> CudaRules::entries(const Variant& variant) const
   return result;
 }
 
+// Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
+inline bool CudaRules::vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                                   int64_t elements) const {
+  const auto operand = static_cast<size_t>(of.operand);
+  const auto bytes =
+      std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(elements * size_of(code_.operands[operand].dtype)));
+  if (reinterpret_cast<uintptr_t>(tensor.data) % bytes != 0) return false;
+  for (size_t a = 0; a < g.axes; ++a) {
+    const int64_t stride = g.stride(operand, a);
+    if (g.sizes[a] == 1) continue;
+    if (static_cast<int>(a) == along ? stride != 1 : stride % elements != 0) return false;
+  }
+  return true;
+}
+
 inline bool CudaRules::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
                                    const Tiling& tiling) const {
   const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
   if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
-  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaLoops::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes =
-        std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(widest * size_of(code_.operands[operand].dtype)));
-    if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
-    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
-    for (size_t a = 0; a < g.axes; ++a) {
-      const int64_t stride = g.stride(operand, a);
-      if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
-    }
+    if (!tiling.has(operand) && !vector_fits(g, *operands[operand], v, v.axis, widest)) return false;
+  }
+  return true;
+}
+
+inline bool CudaRules::vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                          const Tiling& tiling) const {
+  const int widest = std::min(widest_, widest_in_tile);
+  if (g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
+  for (const CudaLoops::Vector& v : code_.cuda.vectors) {
+    const auto operand = static_cast<size_t>(v.operand);
+    if (tiling.has(operand) && !vector_fits(g, *operands[operand], v, tiling.across, widest)) return false;
   }
   return true;
 }
@@ -7692,16 +7741,17 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   } else {
     const CudaLoops::Walking& walking = code_.cuda.walking;
     auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
-    Call merge = c;  // the same sums, by more threads
-    merge.lanes = std::min<int64_t>(c.lanes, 4);
-    merge.team = merge.threads / merge.lanes;
+    // What adds up the sums of all splits: a team for each lane, so that none of its threads has many.
+    Call merge = c;
+    merge.lanes = 1;
+    merge.threads = merge.team = std::clamp<int64_t>(power_of_two_from(c.splits / 4), 32, 256);
     for (int p = 0; p < walking.stages; ++p) {
       const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
       start(c, entry("_phase", p),
             in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch()), 1));
-      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
+      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * c.lanes);
     }
-    if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
+    if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
   if (!sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.

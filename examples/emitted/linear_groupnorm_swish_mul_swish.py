@@ -912,9 +912,9 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
@@ -940,8 +940,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -1735,9 +1735,9 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
@@ -1763,8 +1763,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -2916,9 +2916,9 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 }
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
+  const index split = 0;
   Row row;
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
@@ -2944,8 +2944,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index first = static_cast<index>(fw::block_index() << a.lane_bits);
-  const index k = first >> a.partial_bits, lane = first - (k << a.partial_bits) + static_cast<index>(team.lane);
+  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
+  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
   Sums0 sums;
   sums.clear();
 #pragma unroll 4
@@ -4908,9 +4908,13 @@ inline int64_t power_of_two_from(int64_t n) {
 struct Tiling {
   uint64_t operands = 0;  // a bit for each; 0: all lie well
   int across = -1;        // the axis along which these lie
+  int vector = 1;         // elements that are read or written at once there
   bool has(size_t operand) const { return operand < 64 && (operands >> operand & 1) != 0; }
-  bool operator==(const Tiling& o) const { return operands == o.operands && across == o.across; }
-  bool operator<(const Tiling& o) const { return std::tie(operands, across) < std::tie(o.operands, o.across); }
+  bool operator==(const Tiling& o) const { return key() == o.key(); }
+  bool operator<(const Tiling& o) const { return key() < o.key(); }
+
+ private:
+  std::tuple<uint64_t, int, int> key() const { return {operands, across, vector}; }
 };
 
 constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
@@ -4918,7 +4922,7 @@ constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them i
 // The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
 struct TileShape {
   static constexpr int64_t threads = 256, shortest = 4;
-  int64_t items;          // vectors that a thread computes
+  int64_t items;          // vectors along that a thread computes
   int64_t width, length;  // across and along
   int64_t tiles_across, tiles_along;
   int64_t shared_bytes;
@@ -4949,18 +4953,39 @@ inline Tiling find_tiling(const KernelLoops& code, const Geometry& g) {
   return best;
 }
 
-// As many vectors across as along, as far as the two axes have them. A thread turns `groups` squares of vectors.
+// What a block of 256 threads can turn at a time (kernels/cuda_tile.h): both sides of the tile have room for all of it,
+// and so has shared memory, whose lines are powers of two.
+inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
+  const int64_t elements_across = shape.width * across_vector, threads = TileShape::threads;
+  return shape.width <= threads && shape.length <= threads &&
+         power_of_two_from(shape.length) * elements_across <= threads * shape.items &&
+         shape.items * (threads / shape.length) >= elements_across &&
+         shape.items / across_vector * (threads / shape.width) >= shape.length;
+}
+
+// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the
+// other.
 inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
   TileShape shape;
-  shape.items = std::max(vector, 4);
-  const int64_t groups = shape.items / vector, squares = TileShape::threads * groups;
-  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], vector);
+  shape.items = vector > 1 ? std::max(vector, 4) : 8;
+  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], tiling.vector);
   const int64_t along = g.sizes[static_cast<size_t>(code.nest.inner)] / vector;
-  shape.width = std::clamp<int64_t>(power_of_two_from(across), groups, vector > 1 ? 16 : 32);
-  shape.length = std::clamp<int64_t>(power_of_two_from(along), groups, squares / shape.width);
-  shape.width = squares / shape.length;
+  shape.width = std::min<int64_t>(across, tiling.vector > 1 ? 16 : 32);
+  shape.length = std::min<int64_t>(along, vector > 1 ? 16 : 32);
+  auto grow = [&](int64_t TileShape::*side, int64_t most) {
+    TileShape larger = shape;
+    larger.*side = std::min(2 * (shape.*side), most);
+    if (larger.*side == shape.*side || !tile_fits(larger, tiling.vector)) return false;
+    shape = larger;
+    return true;
+  };
+  while (grow(&TileShape::width, across) || grow(&TileShape::length, along)) {
+  }
+  // No tile has less to do than the others.
   shape.tiles_across = ceil_div(across, shape.width);
   shape.tiles_along = ceil_div(along, shape.length);
+  shape.width = ceil_div(across, shape.tiles_across);
+  shape.length = ceil_div(along, shape.tiles_along);
   shape.shared_bytes = 0;
   for (size_t o = 0; o < code.operands.size(); ++o)
     if (tiling.has(o))
@@ -5100,7 +5125,11 @@ class CudaRules {
   std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
+  // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
+  bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
+  bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                   int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
 
   void set_vector(Call& call, int vector) const;
@@ -5297,8 +5326,11 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
 
 inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
                                                    const Tiling& tiling) const {
-  const int vector = vectors_fit(g, operands, tiling) ? std::min(widest_, widest_in_tile) : 1;
-  return {vector, static_cast<int>(tile_shape(code_, g, tiling, vector).items), needs_wide(g), tiling};
+  const int widest = std::min(widest_, widest_in_tile);
+  const int vector = vectors_fit(g, operands, tiling) ? widest : 1;
+  Tiling with_vector = tiling;
+  with_vector.vector = vectors_fit_across(g, operands, tiling) ? widest : 1;
+  return {vector, static_cast<int>(tile_shape(code_, g, with_vector, vector).items), needs_wide(g), with_vector};
 }
 
 // If operands need tiles that fit, and their variant is at hand.
@@ -5306,15 +5338,15 @@ inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& ope
   const Tiling tiling = find_tiling(code_, c.g);
   if (tiling.operands == 0) return false;
   const Variant variant = tiled_variant(c.g, operands, tiling);
-  const TileShape shape = tile_shape(code_, c.g, tiling, variant.vector);
+  const TileShape shape = tile_shape(code_, c.g, variant.tiling, variant.vector);
   if (shape.shared_bytes > c.shared_limit) return false;
   int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
   const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
   if (!tiles_are_ready(c, variant)) return false;
   c.variant = variant;
   c.tile_bytes = shape.shared_bytes;
-  c.team = shape.width;
-  c.lanes = shape.length;
+  c.parts = shape.width;
+  c.share = c.lanes = shape.length;
   c.tiles = shape.tiles_along;
   c.rows = shape.tiles_across;
   c.line = line / variant.vector;
@@ -5563,22 +5595,39 @@ inline std::vector<std::string> CudaRules::entries(const Variant& variant) const
   return result;
 }
 
+// Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
+inline bool CudaRules::vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
+                                   int64_t elements) const {
+  const auto operand = static_cast<size_t>(of.operand);
+  const auto bytes =
+      std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(elements * size_of(code_.operands[operand].dtype)));
+  if (reinterpret_cast<uintptr_t>(tensor.data) % bytes != 0) return false;
+  for (size_t a = 0; a < g.axes; ++a) {
+    const int64_t stride = g.stride(operand, a);
+    if (g.sizes[a] == 1) continue;
+    if (static_cast<int>(a) == along ? stride != 1 : stride % elements != 0) return false;
+  }
+  return true;
+}
+
 inline bool CudaRules::vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands,
                                    const Tiling& tiling) const {
   const int inner = code_.nest.inner, widest = tiling.operands != 0 ? std::min(widest_, widest_in_tile) : widest_;
   if (inner < 0 || g.sizes[static_cast<size_t>(inner)] % widest != 0) return false;
-  if (tiling.operands != 0 && g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
   for (const CudaLoops::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
-    const auto bytes =
-        std::min<uintptr_t>(widest_vector, static_cast<uintptr_t>(widest * size_of(code_.operands[operand].dtype)));
-    if (reinterpret_cast<uintptr_t>(operands[operand]->data) % bytes != 0) return false;
-    const int lies_along = tiling.has(operand) ? tiling.across : v.axis;
-    for (size_t a = 0; a < g.axes; ++a) {
-      const int64_t stride = g.stride(operand, a);
-      if (g.sizes[a] == 1) continue;
-      if (static_cast<int>(a) == lies_along ? stride != 1 : stride % widest != 0) return false;
-    }
+    if (!tiling.has(operand) && !vector_fits(g, *operands[operand], v, v.axis, widest)) return false;
+  }
+  return true;
+}
+
+inline bool CudaRules::vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands,
+                                          const Tiling& tiling) const {
+  const int widest = std::min(widest_, widest_in_tile);
+  if (g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
+  for (const CudaLoops::Vector& v : code_.cuda.vectors) {
+    const auto operand = static_cast<size_t>(v.operand);
+    if (tiling.has(operand) && !vector_fits(g, *operands[operand], v, tiling.across, widest)) return false;
   }
   return true;
 }
@@ -5728,16 +5777,17 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
   } else {
     const CudaLoops::Walking& walking = code_.cuda.walking;
     auto entry = [&](const char* kind, int p) { return code_.name + kind + std::to_string(p); };
-    Call merge = c;  // the same sums, by more threads
-    merge.lanes = std::min<int64_t>(c.lanes, 4);
-    merge.team = merge.threads / merge.lanes;
+    // What adds up the sums of all splits: a team for each lane, so that none of its threads has many.
+    Call merge = c;
+    merge.lanes = 1;
+    merge.threads = merge.team = std::clamp<int64_t>(power_of_two_from(c.splits / 4), 32, 256);
     for (int p = 0; p < walking.stages; ++p) {
       const bool in_step = walking.leaves_sums[static_cast<size_t>(p)];
       start(c, entry("_phase", p),
             in_step ? c.blocks : c.rows * std::max<int64_t>(ceil_div(c.elements, c.stretch()), 1));
-      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * (c.lanes / merge.lanes));
+      if (c.merged(static_cast<size_t>(p))) start(merge, entry("_merge", p), c.rows * c.lanes);
     }
-    if (walking.final_phase) start(c, entry("_phase", walking.stages), c.rows);
+    if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
   if (!sides_in_parts) return result;
   // The parts of sums on the side: neighbouring results side by side, a team for each.

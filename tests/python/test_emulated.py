@@ -6,6 +6,8 @@ the same to any other test file: `FUSEWRIGHT_TEST_EMULATE=1 pytest tests/python/
 
 import copy
 import os
+import subprocess
+import sys
 
 import pytest
 import showcase
@@ -33,6 +35,37 @@ def test_who_computes_a_product_is_explained():
         explanation = fusewright.explain(lambda x, y: torch.tanh(x @ y), x, y)
         assert [call.schedule for call in explanation.library] == [schedule]
         assert ("fw_matmul" in str(explanation)) == (schedule == "matrix_product")
+
+
+def test_what_rows_share_where_there_are_none():
+    """A root that two kernels need: the one without rows never runs."""
+    fn = fusewright.optimize(lambda x, a, z: ((x + torch.sqrt(a)).sum(1), z * torch.sqrt(a)))
+    x, a, z = torch.randn(0, 128), torch.tensor([2.0]), torch.randn(5)
+    sums, roots = fn(x, a, z)
+    assert sums.shape == (0,)
+    torch.testing.assert_close(roots, z * torch.sqrt(a))
+
+
+def test_a_product_of_an_empty_batch():
+    fn = fusewright.optimize(lambda a, b, c: torch.tanh(torch.bmm(a, b).sum(0) + c))
+    a, b, c = torch.randn(0, 5, 6), torch.randn(0, 6, 7), torch.randn(5, 7)
+    torch.testing.assert_close(fn(a, b, c), torch.tanh(c))
+
+
+@pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="newer versions of torch have it")
+def test_a_product_where_the_newer_setting_allows_tf32():
+    """PyTorch's older question raises an error then."""
+    script = """
+import torch, fusewright
+fusewright._core.emulate_cuda(True)
+torch.backends.cuda.matmul.fp32_precision = "tf32"
+x, y = torch.randn(4, 5), torch.randn(5, 6)
+got = fusewright.optimize(lambda x, y: torch.tanh(x @ y), strict=True)(x, y)
+torch.testing.assert_close(got, torch.tanh(x @ y))
+assert fusewright.stats()["regions"]
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("name", [name for name in ENTRIES if name not in UNARY])
