@@ -41,10 +41,10 @@ cpp_tests() {
   ctest --test-dir build --output-on-failure --no-tests=error -j "${MAX_JOBS:-$(nproc)}"
 }
 
-# A process for each processor.
+# A process for each processor; the tests of a file share one, with what is made for all of them.
 python_tests() {
   # shellcheck disable=SC2086
-  .venv/bin/python -m pytest -n "${MAX_JOBS:-$(nproc)}" --dist loadgroup "$@" ${PYTEST_ARGS:-}
+  .venv/bin/python -m pytest -n "${MAX_JOBS:-$(nproc)}" --dist loadfile "$@" ${PYTEST_ARGS:-}
 }
 
 # Three quarters of the time go into compiling kernels. Those whose speed nobody asks about are compiled with -O1; these

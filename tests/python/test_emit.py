@@ -28,7 +28,6 @@ from fusewright.errors import InputError
 
 pytestmark = [
     pytest.mark.real_core,
-    pytest.mark.xdist_group("emit"),  # the files are written once
     pytest.mark.skipif(not tells_guards(), reason="this torch does not tell what a capture depends on"),
 ]
 

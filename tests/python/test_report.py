@@ -22,7 +22,7 @@ from fusewright.pages.html.page import SECTIONS, page
 from fusewright.pages.html.text import breakable, wrapped
 from fusewright.pages.study import study
 
-pytestmark = [pytest.mark.real_core, pytest.mark.xdist_group("report")]  # the pages are written once
+pytestmark = pytest.mark.real_core
 
 NASTY = '</script><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1">'
 
