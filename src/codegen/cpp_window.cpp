@@ -134,6 +134,9 @@ void CppEmitter::write_window_body(int s, const std::string& n, const std::strin
       line("w", to_string(s), "[i] += ", use(step(s).operands[1]), " == ", number, " ? ", operand, " : ",
            literal(0, dtype(s)), ";");
       break;
+    case Op::shift:
+      line("w", to_string(s), "[i] = ", operand, ";");
+      break;
     case Op::avg_pool:
       line("w", to_string(s), "[i] += ", operand, ";");
       break;

@@ -10,6 +10,7 @@ namespace fusewright {
 using std::to_string;
 
 bool CudaEmitter::always_inside(int s) const {
+  if (node(s).op == Op::shift) return false;
   if (node(s).has("ceil_mode") && node(s).integer("ceil_mode") != 0) return false;
   return std::all_of(step(s).taps.begin(), step(s).taps.end(),
                      [&](int a) { return axis(a).padding == 0 && !axis(a).gather; });
@@ -346,6 +347,9 @@ void CudaEmitter::write_window_body(int s, const std::string& best, int index) {
     case Op::max_pool_grad:
       line(value, " += ", use(step(s).operands[1]), " == ", number, " ? ", given_by_window(s), " : ",
            literal(0, dtype(s)), ";");
+      break;
+    case Op::shift:
+      line(value, " = ", operand, ";");
       break;
     case Op::avg_pool:
       line(value, " += ", operand, ";");

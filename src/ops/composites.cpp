@@ -184,6 +184,25 @@ Expr vector_norm(const Context& c) {
   return (euclidean ? root(total) : total).cast(c.x().dtype());
 }
 
+// Each element is read from the operand that has it: its position says which.
+Expr cat(const Context& c) {
+  const auto dim = static_cast<size_t>(c.node.integer("dim"));
+  Shape whole = c.x().shape(), line(whole.size(), Size(1));
+  for (size_t i = 1; i < c.args.size(); ++i) whole[dim] = whole[dim] + c.args[i].shape()[dim];
+  line[dim] = whole[dim];
+  const Expr position = Expr{&c.b, c.b.iota(whole[dim])}.reshape(line);
+  Expr result;
+  int64_t before = 0;
+  for (const Expr& part : c.args) {
+    Ints start(whole.size());
+    start[dim] = -before;
+    const Expr moved = {&c.b, c.b.op(Op::shift, {part.v}, {{"start", start}, {"sizes", whole}})};
+    result = before == 0 ? moved : select(apply(Op::lt, position, position.constant(double(before))), result, moved);
+    before += c.b.specialise(part.shape()[dim], "cat");
+  }
+  return result;
+}
+
 // The first position whose element is the extreme one; NaN counts as extreme.
 Expr position_of(const Context& c, Op extreme) {
   Expr x = c.x();

@@ -171,6 +171,12 @@ void reduce(Rule& r) {
 
 void window(Rule& r) {
   Node node = r.node();
+  if (node.op == Op::shift) {  // what was read goes back, and what was not has the gradient 0
+    Ints back = node.ints("start");
+    for (int64_t& start : back) start = -start;
+    r.to(0, [&] { return Expr{&r.b, r.b.op(Op::shift, {r.g.v}, {{"start", back}, {"sizes", r.operand(0).shape()}})}; });
+    return;
+  }
   Attrs attrs = node.attrs;
   attrs["input_sizes"] = r.operand(0).shape();
   if (node.op == Op::max_pool) {  // each element gathers g from the windows that chose it

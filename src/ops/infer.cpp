@@ -131,7 +131,27 @@ Size pooled(const Size& size, int64_t kernel, int64_t stride, int64_t padding, i
   return Size::min(count, Size::floordiv(size + Size(padding - 1), stride) + Size(1));
 }
 
+// Dimensions that are moved or cut have sizes that are known when compiling: `start` is right for these alone.
+Type infer_shift(Inference& in) {
+  const Ints start = in.node().ints("start");
+  Shape target = in.node().sizes("sizes");
+  in.check(static_cast<int>(start.size()) == in.rank(0) && target.size() == start.size(),
+           "start and sizes need an entry for each dimension");
+  for (size_t d = 0; d < start.size(); ++d) {
+    const Size own = in.shape(0)[d];
+    if (start[d] == 0 && in.graph().hint(own) == in.graph().hint(target[d])) {
+      target[d] = own;
+    } else {
+      in.builder.specialise(own, in.what());
+      target[d] = in.builder.specialise(target[d], in.what());
+    }
+  }
+  in.attrs["sizes"] = target;
+  return {in.dtype(0), target, {}};
+}
+
 Type infer_window(Inference& in) {
+  if (in.op == Op::shift) return infer_shift(in);
   Node node = in.node();
   const Ints& kernel = node.ints("kernel");
   size_t space = kernel.size();
@@ -346,6 +366,22 @@ Type infer_composite(Inference& in) {
       int64_t dim = node.integer("dim");
       in.check(dim >= -in.rank(0) && dim < std::max(in.rank(0), 1), "dimension ", dim, " is out of range");
       return with(in.shape(0));
+    }
+    case Op::cat: {
+      int64_t dim = node.integer("dim");
+      in.check(dim >= -in.rank(0) && dim < in.rank(0), "dimension ", dim, " is out of range");
+      if (dim < 0) dim += in.rank(0);
+      in.attrs["dim"] = dim;
+      int64_t total = 0;
+      for (int i = 0; i < static_cast<int>(in.operands.size()); ++i) {
+        in.check(in.rank(i) == in.rank(0) && in.dtype(i) == in.dtype(0), "operands differ in rank or type");
+        for (size_t d = 0; d < in.shape(0).size(); ++d)
+          if (d != static_cast<size_t>(dim)) in.builder.unify(in.shape(i)[d], in.shape(0)[d], in.what());
+        total += in.builder.specialise(in.shape(i)[static_cast<size_t>(dim)], in.what());
+      }
+      Shape shape = in.shape(0);
+      shape[static_cast<size_t>(dim)] = total;
+      return with(shape);
     }
     case Op::group_norm: {
       int64_t groups = node.integer("groups");

@@ -11,6 +11,7 @@
 //   reshape_boundary           a reshape splits dimensions in a way that is no product of loops
 //   window_overlap             windows overlap, and the chain before them costs more than reading it back
 //   window_dimension           a window must run over a loop of its own
+//   window_in_window           what a window, slice or padding reads is sliced or padded itself
 //   would_form_cycle           the item needs something that needs the kernel
 //   kernel_too_large           more operations than one kernel should hold
 #include <algorithm>
@@ -60,6 +61,7 @@ class KernelBuilder {
     const Node& node = graph()[v];
     if (node.kind() == Kind::reduce) return add_reduce(v, node);
     Dims dims = place(node.type.shape);
+    if (node.op == Op::shift) return at_shift(v, node, dims);
     if (node.kind() == Kind::window) return add_window(v, node, dims);
     if (node.kind() == Kind::pointwise) return at(v, dims, true);
     // A view or an input as a result of its own: copied, element by element.
@@ -200,6 +202,9 @@ class KernelBuilder {
     Watch(KernelBuilder& builder, Dims& dims) : builder(builder), count(dims.size()) {
       for (auto& list : dims) builder.watched_.push_back(&list);
     }
+    Watch(KernelBuilder& builder, std::vector<int>& axes) : builder(builder), count(1) {
+      builder.watched_.push_back(&axes);
+    }
     ~Watch() { builder.watched_.resize(builder.watched_.size() - count); }
     KernelBuilder& builder;
     size_t count;
@@ -242,6 +247,8 @@ class KernelBuilder {
       default:
         break;
     }
+    if (node.op == Op::shift && (compute_here || world_.home_of(v) < 0 || world_.home_of(v) == self_))
+      return at_shift(v, node, std::move(dims));
     // A row's constant that is computed here as well needs no memory.
     if (const int known = find(Step::Role::compute, v, dims); known >= 0 && node.kind() == Kind::pointwise)
       return known;
@@ -301,6 +308,40 @@ class KernelBuilder {
       throw StopFusing{stop.reason, v};
     }
     return at(operand, std::move(own));
+  }
+
+  // A read at other positions: a window of one element. Dimensions that are neither moved nor cut keep their axes.
+  int at_shift(Value v, const Node& node, Dims dims) {
+    if (int known = find(Step::Role::window, v, dims); known >= 0) return known;
+    const Shape& inner_shape = graph().shape(node.operands[0]);
+    Dims own(dims.size());
+    std::vector<int> taps;
+    for (size_t d = 0; d < dims.size(); ++d)
+      for (int a : dims[d])
+        if (axis(a).tap) throw StopFusing{"window_in_window", v};
+    Watch watch(*this, dims), inner(*this, own);
+    for (size_t d = 0; d < dims.size(); ++d) {
+      const int64_t start = node.ints("start")[d];
+      if (start == 0 && inner_shape[d] == node.type.shape[d]) {
+        own[d] = dims[d];
+        continue;
+      }
+      if (dims[d].size() > 1) throw StopFusing{"window_dimension", v};
+      Axis tap;
+      tap.size = inner_shape[d];
+      tap.tap = true;
+      tap.base = dims[d].empty() ? -1 : dims[d][0];
+      tap.padding = -start;
+      if (tap.base >= 0) axis(tap.base).pinned = true;
+      kernel_.axes.push_back(tap);
+      taps.push_back(static_cast<int>(kernel_.axes.size()) - 1);
+      own[d] = {taps.back()};
+    }
+    if (taps.empty()) return at(node.operands[0], own);
+    Watch watched_taps(*this, taps);
+    const int operand = at(node.operands[0], own);
+    kernel_.steps.push_back({Step::Role::window, v, dims, {operand}, taps, false});
+    return static_cast<int>(kernel_.steps.size()) - 1;
   }
 
   int add_reduce(Value v, const Node& node) {
@@ -443,8 +484,11 @@ class Fuser {
           break;
         case Kind::reduce:
         case Kind::window:
-          place(v);
-          break;
+          if (graph_.nodes[i].op != Op::shift) {
+            place(v);
+            break;
+          }
+          [[fallthrough]];
         default:
           if (is_layout_copy(graph_, v))
             place_alone(v);

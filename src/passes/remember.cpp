@@ -119,7 +119,7 @@ class Splitter {
     switch (node.kind()) {
       case Kind::contraction:
       case Kind::window:
-        return true;  // max_pool_index too: kept in the fewest bits that hold it
+        return node.op != Op::shift;  // max_pool_index too: kept in the fewest bits that hold it
       case Kind::reduce:
         return in_forward_[static_cast<size_t>(v)];  // else only the backward needs it
       default:

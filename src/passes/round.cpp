@@ -19,6 +19,7 @@ bool hands_on(const Node& node) {
     case Op::maximum:
     case Op::minimum:
     case Op::select:
+    case Op::shift:
     case Op::neg:
     case Op::abs:
     case Op::stop_gradient:

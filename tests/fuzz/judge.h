@@ -67,6 +67,7 @@ class Variant {
       case Op::maximum:
       case Op::minimum:
       case Op::max_pool:
+      case Op::shift:
       case Op::select:
       case Op::neg:
       case Op::abs:

@@ -79,6 +79,15 @@ TEST(InferWindow, Refuses) {
           "dilation");
 }
 
+TEST(InferShift, Sizes) {
+  EXPECT_EQ(type_of("%x: f32[n, 7]", "shift(%x) {start = (0, -2), sizes = [n, 12]}"), "f32[n, 12]");
+  EXPECT_EQ(type_of("%x: f32[n, 7]", "shift(%x) {start = (0, 3), sizes = [n, 0]}"), "f32[n, 0]");
+  EXPECT_EQ(type_of("%x: f32[n, 7], %u: f32[n, 2]", "cat(%x, %u, %x) {dim = -1}"), "f32[n, 16]");
+  REFUSES("%x: f32[n, 7]", "shift(%x) {start = (1), sizes = [n, 7]}", "an entry for each dimension");
+  REFUSES("%x: f32[n, 7], %u: f32[n]", "cat(%x, %u) {dim = 1}", "differ in rank");
+  REFUSES("%x: f32[n, 7], %u: f32[n, 2]", "cat(%x, %u) {dim = 2}", "dimension 2 is out of range");
+}
+
 TEST(InferContraction, Sizes) {
   EXPECT_EQ(type_of("%x: f32[b, m, k], %w: f32[b, k, n]", "matmul(%x, %w)"), "f32[b, m, n]");
   const std::string rest = "dilation = (1), output_padding = (1)}";

@@ -214,6 +214,10 @@ const StopCase stop_cases[] = {
      "= (3), "
      "stride = (1), padding = (1), dilation = (1), ceil_mode = 0} return %1, %3 }",
      2},
+    {"window_in_window",
+     "graph(%x: f32[n, 9]) { %1 = shift(%x) {start = (0, 1), sizes = [n, 8]} %2 = exp(%1) %3 = shift(%2) {start = (0, "
+     "-1), sizes = [n, 9]} return %3 }",
+     2},
     {"would_form_cycle",
      "graph(%x: f32[n, c], %w: f32[c, c]) { %1 = exp(%x) %2 = matmul(%1, %w) %3 = mul(%2, %1) return %1, %3 }", 3},
     {"kernel_too_large", long_text.c_str(), 2},

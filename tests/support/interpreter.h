@@ -242,7 +242,24 @@ class Interpreter {
     return count;
   }
 
+  Array shift(const Node& node) const {
+    const Array& x = operand(node, 0);
+    Array result(node.type.dtype, evaluate(node.sizes("sizes")));
+    size_t next = 0;
+    for_each_index(result.sizes, [&](const Sizes& o) {
+      Sizes at = o;
+      bool inside = true;
+      for (size_t d = 0; d < at.size(); ++d) {
+        at[d] += node.ints("start")[d];
+        inside &= at[d] >= 0 && at[d] < x.sizes[d];
+      }
+      result.data[next++] = inside ? x(at) : 0;
+    });
+    return result;
+  }
+
   Array window(const Node& node) const {
+    if (node.op == Op::shift) return shift(node);
     const Ints &kernel = node.ints("kernel"), &stride = node.ints("stride"), &padding = node.ints("padding");
     Ints dilation = node.has("dilation") ? node.ints("dilation") : Ints(kernel.size(), 1);
     size_t space = kernel.size();

@@ -110,6 +110,7 @@ inline const std::vector<Sample>& samples() {
        -2, 2, refused},
       {"avg_pool", "graph(%x: f64[n, h, w]) { %y = avg_pool(%x) {" + pool +
                        ", ceil_mode = 1, count_include_pad = 0, divisor = 0} return %y }"},
+      {"shift", "graph(%x: f64[n, 5, w]) { %y = shift(%x) {start = (0, -1, 0), sizes = [n, 4, w]} return %y }"},
       {"avg_pool_grad",
        "graph(%g: f64[n, floordiv(h - 1, 2) + 1, floordiv(w, 2)], %x: f64[n, h, w]) { "
        "%y = avg_pool_grad(%g) {" +
@@ -168,6 +169,8 @@ inline const std::vector<Sample>& samples() {
        "graph(%x: f64[n, c]) { %i = argmin(%x) {dims = (0), keepdim = 1} %y = cast(%i) {dtype = f64} return %y }"},
       {"logsumexp", unary("logsumexp", "{dims = (1), keepdim = 0}")},
       {"softmax", unary("softmax", "{dim = 1}")},
+      {"cat",
+       "graph(%x: f64[n, 3, w], %u: f64[n, 2, w], %v: f64[n, 4, w]) { %y = cat(%x, %u, %v) {dim = 1} return %y }"},
       {"log_softmax", unary("log_softmax", "{dim = 0}")},
       {"group_norm", norm("group_norm", "%x: f64[n, 2*g, h], %a: f64[2*g], %b: f64[2*g]", "%x, %a, %b",
                           "groups = 2, eps = 0.001, has_weight = 1, has_bias = 1")},
