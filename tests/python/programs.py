@@ -109,6 +109,7 @@ class Drawing:
                 self.norm,
                 self.view,
                 self.pooled,
+                self.moved,
                 self.beside_its_reduction,
                 self.write,
                 self.write,
@@ -219,6 +220,26 @@ class Drawing:
                     f"{x}.expand(3, *{x}.shape)",
                     f"{x}.reshape(-1, 2)",
                     f"{x}.sum(0, keepdim=True).expand_as({x})",
+                ]
+            )
+        )
+
+    def moved(self, x: str) -> None:
+        """Parts of what is computed, one behind the other or with zeros around."""
+        y, d = self.any(), self.dims(x)
+        self.add(
+            self.random.choice(
+                [
+                    f"torch.cat([{x} * 0.5, {x}], {d})",
+                    f"torch.cat([{y}, {x}], {d})",
+                    f"torch.cat([{x}[1:], {x}[:1]], 0)",
+                    f"torch.stack([{x}, {x} * 2], {d})",
+                    f"({x} * 1.5)[..., 1:-1]",
+                    f"({x} * 1.5).select({d}, -1)",
+                    f"({x} * 1.5).chunk(2, {d})[1]",
+                    f"({x} * 1.5).unbind({d})[0]",
+                    f"F.pad({x}, (1, -1))",
+                    f"F.pad({x} * 1.5, (0, 2, 1, 0))",
                 ]
             )
         )

@@ -50,6 +50,10 @@ def matrix(*size):
     return lambda: [torch.randn(size)]
 
 
+def three(*columns):
+    return lambda: [torch.randn(7, n) for n in columns]
+
+
 def norm(module):
     """The module with parameters and statistics that are not 0 and 1."""
     with torch.no_grad():
@@ -145,6 +149,8 @@ OTHERS = {
     "convolution": (after(nn.Conv3d(3, 2, 2)), images(3, 4, 5)),
     "reshape": (lambda x: (x * 2).reshape(11, -1).softmax(1), matrix(31, 33)),
     "permute": (lambda x: (x * 2).t().softmax(1) + 1, matrix(31, 33)),
+    "shift": (lambda x: ((x * 2)[:, 3:29] + 1).exp(), matrix(31, 33)),
+    "cat": (lambda x, y, z: torch.tanh(torch.cat([x * 2, y, z.exp()], 1)), three(5, 33, 2)),
     "expand": (lambda x: x.sum(1, keepdim=True).expand(31, 33) * x, matrix(31, 33)),
     "mean": (lambda x: x.mean(0), anything),
     "var": (lambda x: x.var(1), anything),

@@ -112,7 +112,7 @@ def _with_views(members: list[fx.Node], plan: Partition) -> tuple[list[fx.Node],
             return True
         if node not in plan.passive or plan.segments[node] != segment:
             return False
-        if not (take(node.args[0]) or TABLE[node.target].name == "expand"):
+        if not (take(node.args[0]) or (node.target in TABLE and TABLE[node.target].name == "expand")):
             return False
         if node.args[0] not in inside and node.args[0] not in membership:
             inputs[node.args[0]] = None

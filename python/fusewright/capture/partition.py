@@ -82,7 +82,10 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
             producer.members.append(node)
             producer.last = position
             continue
-        role = _role(node, states[node], refused_before, refused)
+        if node.target is operator.getitem and node.args[0] in passive:
+            role = PASSIVE
+        else:
+            role = _role(node, states[node], refused_before, refused)
         if role == PASSIVE:
             passive.add(node)
         bases = _bases(node, passive, segments)
@@ -178,10 +181,10 @@ def _is_news(node: fx.Node, error: Decline) -> bool:
     nobody waits for a report."""
     if error.reason == reasons.DEVICE and node.target in TABLE and TABLE[node.target].role == CAST:
         return False
-    if error.reason != reasons.UNSUPPORTED_OPERATOR:
-        return True
     if node.target in FREE_VIEWS:
         return _hangs_on_work(node)
+    if error.reason != reasons.UNSUPPORTED_OPERATOR:
+        return True
     reads_tensor = any(isinstance(source.meta.get("val"), torch.Tensor) for source in node.all_input_nodes)
     return reads_tensor and isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
 
