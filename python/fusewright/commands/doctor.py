@@ -26,7 +26,9 @@ from ..optimize import optimize
 from . import cache
 
 # The variables of docs/environment.md that a process reads, and how those of our own tests begin: another is misspelt.
-NAMES = "CACHE_DIR CUDA_LIBRARY CXX DISABLE DUMP KEEP_SOURCES LOCK_TIMEOUT LOG NUM_THREADS NVRTC_LIBRARY TUNE"
+NAMES = """
+CACHE_DIR CUDA_LIBRARY CXX DISABLE DUMP FLOAT32_MATMUL KEEP_SOURCES LOCK_TIMEOUT LOG NUM_THREADS NVRTC_LIBRARY TUNE
+"""
 VARIABLES = frozenset(f"FUSEWRIGHT_{name}" for name in NAMES.split())
 OF_TESTS = ("FUSEWRIGHT_TEST_", "FUSEWRIGHT_EMULATOR_", "FUSEWRIGHT_FUZZ_", "FUSEWRIGHT_FAKE_CORE")
 COMPILER, GPUS, CACHE = "C++ compiler: ", "CUDA driver ", "cache: "  # how lines of the library begin
