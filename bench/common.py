@@ -15,8 +15,9 @@ from torch import nn
 
 from fusewright import models
 from fusewright.benchmark.candidates import OURS, Candidate, prepared
-from fusewright.benchmark.measure import Timing, show_bytes, show_seconds, speedup, training_step
+from fusewright.benchmark.measure import Timing, speedup, training_step
 from fusewright.judge.oracle import Verdict, judge_twin
+from fusewright.units import show_bytes, show_seconds
 
 
 class MulLeakyGelu(nn.Module):

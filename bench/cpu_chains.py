@@ -38,9 +38,10 @@ from torch import nn
 
 import fusewright
 from fusewright.benchmark.first_call import first_calls
-from fusewright.benchmark.measure import interleaved, show_seconds
+from fusewright.benchmark.measure import interleaved
 from fusewright.benchmark.memory import memory_of
 from fusewright.models import load, scale_for_this_machine
+from fusewright.units import show_seconds
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

@@ -52,10 +52,11 @@ from common import (
 from fusewright.benchmark.candidates import OURS, Candidate
 from fusewright.benchmark.first_call import first_calls
 from fusewright.benchmark.floor import copy_of
-from fusewright.benchmark.measure import Timing, interleaved, show_seconds, speedup, synchronize
+from fusewright.benchmark.measure import Timing, interleaved, speedup, synchronize
 from fusewright.benchmark.memory import memory_of
 from fusewright.benchmark.profiling import profiled
 from fusewright.models import load
+from fusewright.units import show_seconds
 
 RESULTS = Path(os.environ.get("OUT") or Path(__file__).resolve().parents[1] / "build" / "gpu-results")
 

@@ -48,11 +48,12 @@ from common import software, timings
 from real_models import REAL
 
 from fusewright.benchmark.candidates import MAKERS, OURS, Candidate
-from fusewright.benchmark.measure import interleaved, show_bytes, show_seconds, synchronize, training_step
+from fusewright.benchmark.measure import interleaved, synchronize, training_step
 from fusewright.benchmark.memory import memory_of
 from fusewright.benchmark.profiling import profiled
 from fusewright.judge.oracle import Unjudgeable, errors, judge_twin
 from fusewright.stats import stats
+from fusewright.units import show_bytes, show_seconds
 
 HERE = Path(__file__).resolve().parent
 RESULTS = Path(os.environ.get("OUT") or HERE.parent / "build" / "gpu-results")

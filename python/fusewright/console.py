@@ -10,10 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from .errors import InputError
+
+
+class Console(rich.console.Console):
+    """Leaves the answer to a closed pipe to the process (rich's is the exit status 1, which means a wrong result)."""
+
+    def on_broken_pipe(self) -> None:
+        raise  # the BrokenPipeError that is being handled
 
 
 @contextmanager

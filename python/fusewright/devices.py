@@ -1,20 +1,11 @@
-"""Which devices have kernels of ours, and where PyTorch's packages keep the libraries of CUDA."""
+"""Which devices have kernels of ours."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import torch
 
 from . import _core, reasons
 from .errors import Decline
-
-
-def library_directories() -> list[str]:
-    """`nvidia/*/lib` beside torch (the packages that its CUDA wheels depend on), and torch's own."""
-    torch_folder = Path(torch.__file__).resolve().parent
-    found = sorted((torch_folder.parent / "nvidia").glob("*/lib"))
-    return [str(folder) for folder in (*found, torch_folder / "lib") if folder.is_dir()]
 
 
 def check(device: torch.device) -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fusewright import UnsupportedError, _core, devices, optimize, reasons
+from fusewright import UnsupportedError, _core, core, optimize, reasons
 from fusewright.capture.backend import Session, Stop
 from fusewright.capture.capture import capture
 from fusewright.capture.normalize import _make_masks_dense
@@ -121,5 +121,5 @@ def test_autocast_of_another_device_is_none_of_ours(gpu):
 
 
 def test_library_directories_exist():
-    directories = devices.library_directories()
+    directories = core.library_directories()
     assert any(directory.endswith("torch/lib") for directory in directories)

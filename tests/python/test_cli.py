@@ -1,18 +1,22 @@
 """The command `fusewright`: what it prints, what it returns, and what it says when something does not fit."""
 
+import ast
 import fcntl
 import hashlib
 import json
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from test_bad_input import run as run_somewhere
 
+import fusewright as package
 from fusewright import console
 from fusewright.commands import cache, cli, doctor
 from fusewright.errors import InputError
@@ -113,10 +117,138 @@ def test_bad_usage(capsys, model, arguments, expected):
     assert status == 2 and not out and expected in err, err
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "certify", "bench", "report", "doctor", "cache"])
+COMMANDS = ["run", "explain", "certify", "emit", "bench", "report", "doctor", "cache"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_flag_shows_the_usage_of_its_command(capsys, command):
+    needed = {"report": ["-o", "page.html", "model.py"], "cache": ["info"], "run": [], "doctor": []}
+    status, out, err = fusewright(capsys, command, "--turbo", *needed.get(command, ["model.py"]))
+    assert status == 2 and not out and err.startswith(f"usage: fusewright {command} [-h]"), err
+    assert err.endswith(f"fusewright {command}: error: unrecognized arguments: --turbo\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_examples(capsys, command):
     status, out, _ = fusewright(capsys, command, "--help")
     assert status == 0 and f"examples:\n  fusewright {command}" in out and "--json" in out
+
+
+# ---- what is imported --------------------------------------------------------------------------------------
+
+
+def fresh_process(program, *arguments, **options):
+    """What a program prints in an interpreter that has imported nothing yet."""
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["explain", "--help"],
+        ["explain", "--turbo", "model.py"],
+        ["bench", "model.py", "--seconds", "0"],
+        ["cache", "info"],
+        ["cache", "info", "--json"],
+        [],
+    ],
+    ids=" ".join,
+)
+def test_answers_without_torch(arguments):
+    program = """
+import sys, time
+from fusewright.commands.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit:
+    pass
+heavy = {"torch", "numpy", "rich", "fusewright._core"} & {*sys.modules}
+print("heavy:", *heavy, "seconds:", time.process_time())
+"""
+    heavy, seconds = fresh_process(program, *arguments).splitlines()[-1].removeprefix("heavy:").split("seconds:")
+    assert not heavy.strip() and float(seconds) < 0.3
+
+
+def test_the_package_imports_next_to_nothing():
+    program = """
+import sys
+before = {*sys.modules}
+import fusewright
+print(*sorted({*sys.modules} - before))
+"""
+    assert {*fresh_process(program).split()} <= {"fusewright", "types"}
+
+
+def test_names_of_the_package():
+    """Each is found where the type checker is told that it is, whatever was imported before it."""
+    source = ast.parse(Path(package.__file__).read_text())
+    (told,) = (node for node in source.body if isinstance(node, ast.If))
+    homes = {alias.name: node.module for node in told.body for alias in node.names}
+    assert homes == package._HOMES and sorted(homes) == sorted(package.__all__)
+    assert {*package.__all__, "__version__"} <= {*dir(package)}
+    program = """
+import fusewright.capture.backend
+from fusewright.explain import Kernel
+import fusewright
+for name in fusewright.__all__:
+    assert callable(getattr(fusewright, name)), name
+assert fusewright.errors.InputError is fusewright.InputError
+assert not hasattr(fusewright, "nothing") and not hasattr(fusewright, "_nothing")
+assert fusewright.__version__ == fusewright._core.version()
+"""
+    fresh_process(program)
+
+
+# ---- interrupts and closed pipes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0, 2.0, 4.0, 6.0])
+def test_interrupted(tmp_path, model, seconds):
+    """While torch is imported, in the middle of the work, at the end: one line and 130. What is written is not there.
+
+    The interrupt comes some seconds after the first line of ours runs; what a slow machine does then does not matter.
+    """
+    waiting = MODEL + "\nimport time\ntime.sleep(60)\n" if seconds == 6.0 else MODEL
+    Path(model).write_text(waiting)
+    page = tmp_path / "page.html"
+    program = "print('begun', flush=True); from fusewright.__main__ import main; main()"
+    command = [sys.executable, "-c", program, "report", model, "-o", str(page), "--seconds", "30"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    environment = os.environ | {"FUSEWRIGHT_CACHE_DIR": str(tmp_path / "cache")}
+    with subprocess.Popen(command, **pipes, text=True, env=environment, start_new_session=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.1 + seconds)  # the first lines of `main` are Python's to answer
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: compilers get it too
+        sent = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and not out, err
+    assert re.fullmatch(r"fusewright( report)?: interrupted", err.splitlines()[-1]) and "Traceback" not in err, err
+    assert time.monotonic() - sent < 10 and not page.exists()
+
+
+def test_a_closed_pipe(model):
+    """`| head -1`: no word about it, and not the status of a wrong result."""
+    command = [sys.executable, "-m", "fusewright", "explain", model, "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 141 and err.splitlines() == ["model: build", "model: run in eager", "model: explain"]
+    command = [sys.executable, "-m", "fusewright", "explain", model]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout.readline() == "model: build\n"
+        process.stdout.close()
+    assert process.returncode == 141
+
+
+def test_a_closed_pipe_below_a_table():
+    read, write = os.pipe()
+    os.close(read)
+    with pytest.raises(BrokenPipeError), open(write, "w") as pipe:
+        console.Console(file=pipe).print("a line")
 
 
 # ---- explain -----------------------------------------------------------------------------------------------
@@ -201,6 +333,58 @@ def test_cache(capsys, tmp_path, monkeypatch):
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert fusewright(capsys, "cache", "clear")[:2] == (0, "3 entries removed\n")
     assert sorted(root.iterdir()) == sorted([*foreign, held, young])
+
+
+CACHES = {
+    "there": lambda path: path.mkdir(0o700),
+    "missing": lambda path: None,
+    "open to others": lambda path: (path.mkdir(), path.chmod(0o750)),
+    "a file": lambda path: path.write_text(""),
+    "a link": lambda path: path.symlink_to("/tmp"),
+    "another's": lambda path: (path.mkdir(0o700), os.geteuid() or os.chown(path, 12345, -1)),
+}
+
+
+@pytest.mark.parametrize("name", ["cache", "below/cache", "./cache/../cache/."])
+@pytest.mark.parametrize("state", CACHES)
+def test_info_is_the_librarys(tmp_path, monkeypatch, state, name):
+    """`info` reads the cache without the library, and decides as it does."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", name)
+    CACHES[state](tmp_path / "cache")
+    if state == "there":
+        (tmp_path / "cache" / f"{'a' * 64}.entry").write_text("some bytes")
+        (tmp_path / "cache" / f"{'a' * 64}.lock").write_text("")
+    assert_info_is_the_librarys()
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"XDG_CACHE_HOME": "/tmp/somewhere"},
+        {"XDG_CACHE_HOME": "relative", "HOME": "/tmp"},
+        {"HOME": "/nonexistent"},
+        {"HOME": "relative"},
+        {"HOME": "/tmp", "FUSEWRIGHT_CACHE_DIR": ""},
+        {},
+    ],
+    ids=str,
+)
+def test_info_finds_the_place_that_the_library_takes(monkeypatch, variables):
+    for name in ("FUSEWRIGHT_CACHE_DIR", "XDG_CACHE_HOME", "HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert_info_is_the_librarys()
+
+
+def assert_info_is_the_librarys():
+    theirs, ours = package._core.cache_info(), vars(cache.info()).copy()
+    theirs["mode"] = f"{theirs['mode']:04o}" if "mode" in theirs else ""
+    theirs.setdefault("owner", None)
+    if ours["free_bytes"] is not None:  # others write to this disk
+        assert ours.pop("free_bytes") == pytest.approx(theirs.pop("free_bytes"), rel=0.1)
+    assert ours == theirs
 
 
 def test_every_kind_of_damage(tmp_path, monkeypatch):

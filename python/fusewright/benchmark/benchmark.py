@@ -28,6 +28,7 @@ from ..explain import Explanation, LibraryCall, Saving, explain, table
 from ..judge.oracle import Unjudgeable, Verdict, is_random, judge_twin, results_of
 from ..models import ModelFile, is_float_tensor
 from ..subject import device_words, first_line, flags, name_of, plain_copy, resampled, versions
+from ..units import show_bytes, show_seconds
 from .candidates import MAKERS, OURS, Candidate, prepared
 from .first_call import FirstCallError, first_calls
 from .floor import Floor, copy_of, least_bytes
@@ -35,8 +36,6 @@ from .measure import (
     Timing,
     host_seconds,
     interleaved,
-    show_bytes,
-    show_seconds,
     speedup,
     synchronize,
     tensors_in,

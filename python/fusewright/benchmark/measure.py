@@ -22,6 +22,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from .. import _core
+from ..units import show_seconds
 
 SHORTEST_SAMPLE = 2e-3  # seconds; a shorter call is repeated within its sample (not on a GPU)
 FLUSH_BYTES = 256 * 2**20  # more than any L2 cache holds
@@ -168,17 +169,3 @@ def training_step(model: nn.Module, call: Callable[..., object] | None = None) -
         return output
 
     return step
-
-
-def show_seconds(seconds: float) -> str:
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if seconds >= scale or unit == "us":
-            return f"{seconds / scale:.3g} {unit}"
-    raise AssertionError
-
-
-def show_bytes(count: float) -> str:
-    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= scale:
-            return f"{count / scale:.3g} {unit}"
-    return f"{count:.0f} B"

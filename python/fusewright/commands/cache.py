@@ -1,15 +1,21 @@
 """The kernels on disk: what `fusewright cache` shows, removes and checks.
 
-All of it is done by the library's own reader, src/runtime/cache/disk_cache.cpp. Entries appear whole, by a rename, and
-disappear whole: it works beside running processes.
+The library's own reader, src/runtime/cache/disk_cache.cpp, checks and removes. `info` is its `DiskCache::info` in
+Python: it answers without torch. Entries appear whole, by a rename, and disappear whole: it works beside running
+processes.
 """
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import stat
 from dataclasses import dataclass, field
 
-from .. import _core
 from ..errors import InputError
+
+_ENTRY = re.compile(r"[0-9a-f]{64}\.entry")
 
 
 @dataclass
@@ -39,10 +45,71 @@ class Verification:
 
 def info() -> CacheInfo:
     """Look at the cache; nothing is made or changed."""
-    found = _core.cache_info()
-    if "mode" in found:
-        found["mode"] = f"{found['mode']:04o}"
-    return CacheInfo(**found)
+    chosen = _chosen_root()
+    if not chosen:
+        reason = "there is no cache directory: set FUSEWRIGHT_CACHE_DIR, XDG_CACHE_HOME or HOME"
+        return CacheInfo("", False, False, reason, False, 0, 0, None)
+    root = "/" + os.path.abspath(chosen).lstrip("/")
+    directory, why = _opened(root)
+    reason = f"cache directory '{root}' is refused: {why}" if why else ""
+    found = CacheInfo(root, os.path.lexists(root), not why, reason, not why, 0, 0, None)
+    try:
+        if found.exists:
+            status = os.lstat(root)
+            found.mode, found.owner = f"{stat.S_IMODE(status.st_mode):04o}", status.st_uid
+            found.writable = os.access(root, os.W_OK | os.X_OK, effective_ids=True)
+        if directory is not None:
+            with os.scandir(directory) as files:
+                sizes = [file.stat(follow_symlinks=False).st_size for file in files if _ENTRY.fullmatch(file.name)]
+            disk = os.fstatvfs(directory)
+            found.entries, found.bytes, found.free_bytes = len(sizes), sum(sizes), disk.f_bavail * disk.f_frsize
+    finally:
+        if directory is not None:
+            os.close(directory)
+    return found
+
+
+def _chosen_root() -> str:
+    """`DiskCache::default_root`."""
+    if chosen := os.environ.get("FUSEWRIGHT_CACHE_DIR"):
+        return chosen
+    if (xdg := os.environ.get("XDG_CACHE_HOME", "")).startswith("/"):
+        return f"{xdg}/fusewright"
+    home = os.environ.get("HOME", "")
+    return f"{home}/.cache/fusewright" if home.startswith("/") and os.path.isdir(home) else ""
+
+
+def _opened(root: str) -> tuple[int | None, str]:
+    """A descriptor of the directory, if it is there and safe to use, and why it is refused, if it is: as
+    `DiskCache::open_root` decides."""
+    try:
+        directory = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        problem = _why_not_created(root)
+        return None, f"it cannot be created: {problem}" if problem else ""
+    except OSError as error:
+        return None, "it is a symbolic link" if os.path.islink(root) else error.strerror
+    status, us = os.fstat(directory), os.geteuid()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid != us:
+        why = f"it belongs to user {status.st_uid}, not to us (user {us})"
+    elif mode & 0o077:
+        why = f"others have access to it (mode {mode:04o}); make it 0700"
+    else:
+        return directory, ""
+    os.close(directory)
+    return None, why
+
+
+def _why_not_created(path: str) -> str:
+    """What the nearest directory above that exists says, without trying."""
+    path = os.path.dirname(path)
+    while path != "/" and not os.path.isdir(path):
+        path = os.path.dirname(path)
+    if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
+        return ""
+    read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+    return os.strerror(errno.EROFS if read_only else errno.EACCES)
 
 
 def clear() -> int:
@@ -50,12 +117,16 @@ def clear() -> int:
 
     A running process keeps the kernels that it has loaded, and writes its next ones as before.
     """
+    from .. import _core
+
     _root()
     return _core.cache_clear()
 
 
 def verify() -> Verification:
     """Read every entry and check it as the library does before it loads one."""
+    from .. import _core
+
     return Verification(_root(), *_core.cache_verify())
 
 

@@ -1,7 +1,7 @@
 """The command `fusewright`.
 
 Exit status: 0 right and done, 1 a wrong result, 2 bad usage or input. Results go to stdout, progress and errors to
-stderr.
+stderr. Nothing is imported here that takes time: each command imports what it needs (process.py is around all of it).
 """
 
 from __future__ import annotations
@@ -14,35 +14,47 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-RIGHT, WRONG, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+from ..errors import InputError
+from . import process
+
+RIGHT, WRONG, BAD_INPUT = 0, 1, 2
 
 MODEL = "a file with Model, get_inputs and get_init_inputs, or package.module:Class"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
-    from ..errors import InputError  # torch takes its time to import; `--help` need not wait
-
+    options = _parsed(arguments)
     try:
         return options.function(options)
     except InputError as error:
         print(f"fusewright {options.command}: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
-        print(f"fusewright {options.command}: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        process.answer(f"fusewright {options.command}")
+        return process.INTERRUPTED
 
 
 # ---- what can be said --------------------------------------------------------------------------------------
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """The options; for an unknown one argparse would show the usage of all commands, and not of the one it is for."""
+    parser, commands = _parser()
+    options, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        commands[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+    return options
+
+
+def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """The parser, and the one of each command."""
     parser = argparse.ArgumentParser(
         prog="fusewright",
         description="A fusion compiler for PyTorch.",
         epilog="`fusewright COMMAND --help` shows examples. Exit status: 0 right and done, 1 a wrong result, "
         "2 bad usage or input.",
     )
+    parser.add_argument("--version", action=_Version, help="the version, and nothing else")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name: str, function: Callable[[argparse.Namespace], int], about: str, *examples: str):
@@ -191,7 +203,20 @@ def _parser() -> argparse.ArgumentParser:
         choices=("info", "verify", "clear"),
         help="where it is and what it holds; check every entry; remove all",
     )
-    return parser
+    return parser, commands.choices
+
+
+class _Version(argparse.Action):
+    """argparse's own would look the version up for every command."""
+
+    def __init__(self, **options):
+        super().__init__(nargs=0, **options)
+
+    def __call__(self, parser, *_):
+        from .. import __version__
+
+        print(f"fusewright {__version__}")
+        parser.exit()
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
@@ -282,7 +307,6 @@ def _emit(options: argparse.Namespace) -> int:
     from .. import models
     from ..console import output_file, progress
     from ..emit import emit
-    from ..errors import InputError
 
     file = models.load(options.model, options.class_name, options.inputs)
     scale = models.scale_for_this_machine() if options.scale == "auto" else options.scale
@@ -360,13 +384,10 @@ def _certify(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from .. import models
     from ..benchmark.benchmark import MODES, bench, print_tables
     from ..benchmark.candidates import MAKERS
-    from ..console import output_file, progress
-    from ..errors import InputError
+    from ..console import Console, output_file, progress
 
     if options.output and options.output.suffix not in (".json", ".csv"):
         raise InputError(f"cannot write {options.output}: numbers are written as .json or .csv")
@@ -447,7 +468,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _cache(options: argparse.Namespace) -> int:
-    from ..benchmark.measure import show_bytes
+    from ..units import show_bytes
     from . import cache
 
     status = RIGHT

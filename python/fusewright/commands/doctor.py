@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from .. import _core
-from ..benchmark.measure import show_bytes
 from ..errors import UnsupportedError
 from ..judge.oracle import judge_step
 from ..log import logger
 from ..optimize import optimize
+from ..units import show_bytes
 from . import cache
 
 # The variables of docs/environment.md that a process reads, and how those of our own tests begin: another is misspelt.

@@ -13,21 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 import fusewright
 from fusewright.benchmark.benchmark import Benchmark
 from fusewright.benchmark.candidates import OURS
-from fusewright.benchmark.measure import show_bytes, show_seconds
-from fusewright.console import output_file, progress
+from fusewright.console import Console, output_file, progress
 from fusewright.errors import InputError
 from fusewright.explain import kernel_bytes
 from fusewright.judge.oracle import Verdict
 from fusewright.models import CPU, ModelFile, choose_device, default_models, load, scale_for_this_machine
 from fusewright.pages.html.page import page
 from fusewright.pages.study import CANDIDATES, Study, study
+from fusewright.units import show_bytes, show_seconds
 
 TRAINING_STEPS = 10
 LOSS_TOLERANCE = 1e-4  # relative; rounding differences grow over the steps, a wrong gradient is far outside

@@ -9,9 +9,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from .. import _core
-from ..benchmark.measure import show_bytes
 from ..benchmark.traffic import traffic_of
 from ..log import logger
+from ..units import show_bytes
 from .capturing import Capture
 from .extension import plain_words
 

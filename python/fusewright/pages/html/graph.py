@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...benchmark.measure import show_bytes
 from ...capture.outline import INPUT, OPERATOR, STATE, VIEW, Operator, Outline
 from ...explain import Explanation, Kernel, LibraryCall
+from ...units import show_bytes
 from .layers import Box, Drawing, place
 from .text import escape, width_of, wrapped
 

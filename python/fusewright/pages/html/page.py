@@ -9,9 +9,10 @@ from importlib import resources
 from ...benchmark.benchmark import Benchmark
 from ...benchmark.candidates import OURS
 from ...benchmark.floor import least_bytes
-from ...benchmark.measure import Timing, show_bytes, show_seconds
+from ...benchmark.measure import Timing
 from ...explain import STOP_HEADER, Explanation, Kernel, LibraryCall, kernel_bytes
 from ...judge.certify import Certificate
+from ...units import show_bytes, show_seconds
 from ..study import Study
 from .charts import Bar, Point, bars, roofline
 from .code import kernel_text, users_lines
