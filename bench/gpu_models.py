@@ -214,7 +214,7 @@ def measure(subject: Subject, options: Options) -> dict:
                 raise
             row["notes"].append(f"{name} n/a: {type(error).__name__}: {str(error).strip().splitlines()[0][:300]}")
         row.setdefault("settling_s", {})[name] = time.perf_counter() - start
-    row["stats"] = {key: value - before.get(key, 0) for key, value in stats().items()}
+    row["stats"] = {key: value - before.get(key, 0) for key, value in stats().items() if key != "fallback_reasons"}
     if OURS not in candidates:
         return row
 

@@ -11,6 +11,7 @@ import torch
 
 from .capture.backend import Session
 from .capture.capture import capture
+from .capture.watch import unwatch_parts, watch_parts
 
 T = TypeVar("T", bound=Callable)
 _MARK = "_fusewright"  # on the compiled callable, never on the model: copies of the model stay plain
@@ -18,6 +19,7 @@ _MARK = "_fusewright"  # on the compiled callable, never on the model: copies of
 
 class _Original(NamedTuple):
     target: Callable  # the function, or what the module's _compiled_call_impl was
+    session: Session
 
 
 def optimize(
@@ -41,7 +43,12 @@ def optimize(
     second_derivatives: keep every tensor that second derivatives (`create_graph=True`) read. Otherwise regions keep
         them where that takes no more memory than eager does; others say so when they are differentiated twice.
 
-    A deep copy or a pickle of an optimised model is a plain model (`is_optimized(copy)` is False): optimise it again.
+    What is fused is the model's own call. `model.forward(x)`, methods that call its parts, an outer torch.compile, the
+    transforms of torch.func and modes that see every operator run PyTorch's, with a line in the log and a count by
+    reason in `stats()`.
+
+    A copy of an optimised model is a plain model (`is_optimized(copy)` is False): a deep copy, a pickle, an average of
+    weights. One call makes it fused as well: `average = AveragedModel(model)`, then `optimize(average)`.
     """
     if isinstance(model, torch.jit.ScriptModule):
         raise TypeError("optimize: a ScriptModule is compiled already; optimise the module it was made from")
@@ -52,13 +59,15 @@ def optimize(
             restore(model)
         session = Session(type(model).__name__, strict=strict, tune=tune, second_derivatives=second_derivatives)
         compiled = capture(model._call_impl, session, dynamic)
-        setattr(compiled, _MARK, _Original(model._compiled_call_impl))
+        setattr(compiled, _MARK, _Original(model._compiled_call_impl, session))
+        compiled.fusewright_session = session  # for `watch`
         model._compiled_call_impl = compiled
+        watch_parts(model, session)
         return model
     function = restore(model) if is_optimized(model) else model
     session = Session(function_name(function), strict=strict, tune=tune, second_derivatives=second_derivatives)
     compiled = functools.wraps(function)(capture(function, session, dynamic))
-    setattr(compiled, _MARK, _Original(function))
+    setattr(compiled, _MARK, _Original(function, session))
     return compiled
 
 
@@ -69,10 +78,12 @@ def restore(model: T) -> T:
     """
     if not is_optimized(model):
         return model
-    if isinstance(model, torch.nn.Module):
-        model._compiled_call_impl = getattr(model._compiled_call_impl, _MARK).target
-        return model
-    return getattr(model, _MARK).target
+    if not isinstance(model, torch.nn.Module):
+        return getattr(model, _MARK).target
+    original = getattr(model._compiled_call_impl, _MARK)
+    model._compiled_call_impl = original.target
+    unwatch_parts(model, original.session)
+    return model
 
 
 def is_optimized(model: object) -> bool:

@@ -475,10 +475,10 @@ def test_a_call_refused_because_another_thread_traces_is_made_again():
             raise answer
         return answer
 
-    call = capture._where_it_can_capture(compiled, compiled, Session("test"))
+    call = capture._where_it_can_capture(compiled, lambda: "traced", Session("test"))
     assert call() == 2
-    with pytest.raises(RuntimeError, match="symbolically trace"):
-        call()  # refused again: this thread traces
+    assert call() == "traced"  # refused again: this thread traces
+    assert stats()["fallback_reasons"] == {reasons.TRACED: 1}
     with pytest.raises(ValueError, match="own"):
         call()
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from .. import _core, devices, reasons
 from ..errors import Decline
-from ..stats import count
+from ..stats import count_fallback
 from .importer import Imported, RegionImporter
 from .normalize import Normalized, is_marker, is_statistic
 from .operators import TABLE
@@ -283,7 +283,7 @@ def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable
     """The function that the graph calls: the core's, or the region's own nodes where the core says that it cannot, or
     that they are faster."""
     handle, keep_alive = region.compiled.handle, region.compiled
-    given_up = False
+    given_up = None  # the reason
     plain, updates = region.plain, region.imported.updates
 
     def eager(tensors, scalars):
@@ -293,8 +293,8 @@ def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable
             tensors[buffer].copy_(value.detach() if is_statistic(region.imported.outputs[output]) else value)
         return results[: len(results) - len(updates)]
 
-    def as_pytorch(tensors, scalars):
-        count("fallback_calls")
+    def as_pytorch(tensors, scalars, reason):
+        count_fallback(reason)
         return eager(tensors, scalars)
 
     run_region, run_contested = _core.run_region, _core.run_contested
@@ -304,11 +304,13 @@ def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable
     run = run_contested if contest and region.compiled.contested else run_region
 
     def fused(tensors, scalars):
+        reason = reasons.SLOWER
         results = run(handle, tensors, scalars)
         if type(results) is list:
             return results
         if results == _core.Verdict.transformed:
             plain.say(f"region {region.name} runs in PyTorch's operators under torch.func and forward-mode derivatives")
+            reason = reasons.TRANSFORM
         if results == _core.Verdict.unknown:
             # Buffers are updated once, by whoever wins.
             spared = _with_copies(tensors, updates)
@@ -319,31 +321,32 @@ def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable
                 return results
             shapes = ", ".join("x".join(map(str, x.shape)) or "()" for x in tensors)
             on_unavailable(region, reasons.SLOWER, f"inputs of about [{shapes}]")
-        return as_pytorch(tensors, scalars)
+        return as_pytorch(tensors, scalars, reason)
 
     def fused_region(tensors, scalars):
         nonlocal given_up
         if numbers_on_cpu and _want_gradients(scalars):
             on_unavailable(region, reasons.DEVICE, "a number on the CPU whose gradient is wanted")
-            return as_pytorch(tensors, scalars)
-        if not given_up:
+            return as_pytorch(tensors, scalars, reasons.DEVICE)
+        if given_up is None:
             try:
                 return fused(tensors, scalars)
             except _core.SizeError as error:
                 # Sizes that eager refuses, in its own words; calls with others are fused as before.
-                results = as_pytorch(tensors, scalars)
+                results = as_pytorch(tensors, scalars, reasons.REJECTED)
                 on_unavailable(region, reasons.REJECTED, str(error))  # it did not refuse them
                 return results
             except _core.Interrupted as error:  # a second try would update buffers twice
-                given_up = True
-                on_unavailable(region, reasons.REJECTED, str(error))
+                given_up = reasons.REJECTED
+                on_unavailable(region, given_up, str(error))
                 raise
             except _core.Unavailable as error:
-                on_unavailable(region, reasons.UNAVAILABLE, str(error))
+                given_up = reasons.UNAVAILABLE
+                on_unavailable(region, given_up, str(error))
             except _core.Error as error:  # something that import did not foresee: too many dimensions
-                on_unavailable(region, reasons.REJECTED, str(error))
-            given_up = True
-        return as_pytorch(tensors, scalars)
+                given_up = reasons.REJECTED
+                on_unavailable(region, given_up, str(error))
+        return as_pytorch(tensors, scalars, given_up)
 
     fused_region.__name__ = fused_region.__qualname__ = region.name
     fused_region.region = keep_alive

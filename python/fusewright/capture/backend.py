@@ -11,7 +11,7 @@ from torch import fx
 from .. import devices, reasons
 from ..errors import Decline, UnsupportedError, describe
 from ..log import logger
-from ..stats import count
+from ..stats import count, count_fallback
 from . import autocast
 from .assemble import Blamed, Region, assemble, import_regions
 from .checkpoints import checkpoints_in, run_as_in_eager
@@ -71,6 +71,7 @@ class Session:
         self.run = False  # while explaining: graphs run, so that those behind a graph break are seen
         self.settings: dict = {}  # of Dynamo, beside those of every capture
         self.guards: list | None = None  # where a list is: what Dynamo's captures depend on
+        self.restored = False  # the model is plain again
         self.entry = self.frame = None  # code objects: the model's entry function, the frame being captured
         self._said: set = set()
         self._count = 0
@@ -128,7 +129,7 @@ def compile_graph(gm: fx.GraphModule, session: Session) -> Callable:
             logger.debug("internal error", exc_info=error)
         captured.fallbacks.append(fallback)
         session.report(fallback)
-        return session.instead_of(gm, gm.forward) if session.record else _as_it_was(gm)
+        return session.instead_of(gm, gm.forward) if session.record else _as_it_was(gm, fallback.reason)
 
 
 def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable:
@@ -162,7 +163,7 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     if session.record:
         captured.outline = outline_of(gm, normal, plan, regions)
     if not regions:
-        return _as_it_was(gm) if captured.fallbacks else gm.forward
+        return _as_it_was(gm, captured.fallbacks[0].reason) if captured.fallbacks else gm.forward
     captured.regions = regions
     captured.wanted = _wanted_gradients(gm, normal.graph, regions)
     if not session.record:
@@ -176,7 +177,7 @@ def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable
     # Who asks for `strict` wants everything fused, faster or not.
     captured.module = assemble(normal, plan, regions, on_unavailable, contest=not (session.strict or session.record))
     fused, state = captured.module.forward, autocast.current()
-    return _for_autocast(state, fused, _as_it_was(gm)) if state.enabled else fused
+    return _for_autocast(state, fused, _as_it_was(gm, reasons.STATE)) if state.enabled else fused
 
 
 def _check_devices(gm: fx.GraphModule) -> None:
@@ -218,11 +219,11 @@ def _for_autocast(state: autocast.State, fused: Callable, unfused: Callable) -> 
     return checked
 
 
-def _as_it_was(gm: fx.GraphModule) -> Callable:
+def _as_it_was(gm: fx.GraphModule, reason: str) -> Callable:
     forward = gm.forward
 
     def unfused(*args):
-        count("fallback_calls")
+        count_fallback(reason)
         return forward(*args)
 
     return unfused

@@ -22,19 +22,20 @@ from torch._dynamo import bytecode_transformation, convert_frame, exc, output_gr
 from torch._dynamo import guards as dynamo_guards
 from torch._dynamo import types as dynamo_types
 from torch._dynamo import utils as dynamo_utils
+from torch._dynamo.comptime import comptime
 from torch._dynamo.variables import higher_order_ops
 from torch._subclasses import fake_tensor
 
 from .. import reasons
 from ..errors import FusewrightError, UnsupportedError
-from ..stats import count
+from ..stats import count, count_fallback
 from .backend import Fallback, Session, compile_graph
+from .watch import calls, obstacle, tell_of_outer_compiler
 
 _config = torch._dynamo.config
 # Captures of one frame after which Dynamo stops trying. Frames below a graph break are shared by all models of a class.
 _CAPTURES_PER_MODEL = 32
 _FAILURES_PER_FRAME = 16
-_transform = torch._C._functorch.peek_interpreter_stack  # the innermost of torch.func's, or None
 _silent = logging.Logger("silent", logging.CRITICAL + 1)
 _live: weakref.WeakSet = weakref.WeakSet()
 _entries = itertools.count()
@@ -206,7 +207,7 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
             self._session.failures.append(failure)
             return
         count("failed_captures")
-        count("fallback_calls")
+        count_fallback(reasons.CAPTURE_FAILED)
         self._session.say(f"{self._place(frame)} runs in eager ({reasons.CAPTURE_FAILED}: {detail})")
 
     def _in_eager(self, frame, below: bool):
@@ -290,7 +291,7 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
         session.report(failure)
 
         def unfused(*args, **kwargs):
-            count("fallback_calls")
+            count_fallback(reasons.CAPTURE_FAILED)
             return target(*args, **kwargs)
 
         return unfused
@@ -339,20 +340,42 @@ def _watching(guards: list) -> Callable:
 
 def _where_it_can_capture(compiled: Callable, target: Callable, session: Session) -> Callable:
     """While one thread captures, Dynamo believes of all of them that they trace, and refuses their calls: they wait.
-    Under the transforms of torch.func it captures nothing, and says nothing: the target runs as it is."""
+    Where it would capture nothing, and say nothing, the target runs as it is, and a line says so."""
+
+    def in_eager(args, kwargs, reason, when):
+        session.say(f"runs in eager ({reason}) {when}", reason)
+        count_fallback(reason)
+        return target(*args, **kwargs)
 
     @functools.wraps(target)
     def call(*args, **kwargs):
-        if _transform() is not None:
-            session.say("runs in eager under the transforms of torch.func")
-            count("fallback_calls")
+        if torch.compiler.is_dynamo_compiling():  # an outer torch.compile traces this line
+            comptime(tell)
             return target(*args, **kwargs)
+        calls.depth += 1
         try:
-            return compiled(*args, **kwargs)
-        except RuntimeError as error:
-            if "using FX to symbolically trace" not in str(error):
-                raise
-        with convert_frame.compile_lock:  # nobody else captures now: if it is refused again, we trace ourselves
-            return compiled(*args, **kwargs)
+            if found := obstacle():
+                return in_eager(args, kwargs, *found)
+            try:
+                return compiled(*args, **kwargs)
+            except RuntimeError as error:
+                if not _refuses_to_trace(error):
+                    raise
+            try:
+                with convert_frame.compile_lock:  # nobody else captures now: if it is refused again, we trace ourselves
+                    return compiled(*args, **kwargs)
+            except RuntimeError as error:
+                if not _refuses_to_trace(error):
+                    raise
+            return in_eager(args, kwargs, reasons.TRACED, "while make_fx traces it: trace fusewright.restore(model)")
+        finally:
+            calls.depth -= 1
+
+    def tell(_context):
+        tell_of_outer_compiler(session)
 
     return call
+
+
+def _refuses_to_trace(error: RuntimeError) -> bool:
+    return "using FX to symbolically trace" in str(error)
