@@ -1,5 +1,6 @@
-# make setup   environment (.venv) and build; complete on a fresh machine
-# make run     the four showcase models through everything, and build/report.html about them
+# make setup   environment (.venv) and build, with what the tests need; complete on a fresh machine
+# make run     the four showcase models through everything, and build/report.html about them; on a fresh machine too
+#              (installs nothing that only tests need)
 # make test    lint, C++ tests, Python tests, NVRTC over their kernels
 # make build   all that changed           make lint / format    layout of the code
 # make judge   PyTorch's own operator samples against eager; hours, and a run goes on where the last one ended (docs/judge.md)
@@ -11,19 +12,26 @@
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env package build run test lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge
+.PHONY: setup env test-env package build run test lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge
 
-setup: package
+# Parts of it install into one environment.
+.NOTPARALLEL:
+
+setup: test-env package
 	@echo "setup: done. Next: make run, make test, or .venv/bin/python"
 
 env:
 	@$(PYTHON) scripts/setup.py
 
+# What only tests and lint need comes on top.
+test-env:
+	@$(PYTHON) scripts/setup.py --tests
+
 # The tests take longer to build than all the rest, and only `make test` needs them.
 package: env
 	@scripts/build.sh _core
 
-build: env
+build: test-env
 	@scripts/build.sh
 
 run: package
@@ -32,10 +40,10 @@ run: package
 test: build
 	@scripts/test.sh
 
-lint: env
+lint: test-env
 	@scripts/lint.sh; status=$$?; [ $$status = 77 ] || exit $$status
 
-format: env
+format: test-env
 	@scripts/lint.sh fix
 
 # What `emit` writes for the showcase, kept to be read; a test compares.
@@ -46,7 +54,7 @@ examples: package
 bench: package
 	@$(BIN)/python bench/cpu_chains.py $(ARGS)
 
-judge: package
+judge: test-env package
 	@PYTHONPATH=tests $(BIN)/python -m judge $(ARGS)
 
 gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge:

@@ -4,32 +4,45 @@
 # headers and four libraries, so this module takes its place. It defines
 #   TorchPaths_FOUND, TorchPaths_VERSION, TorchPaths_LIB_DIR and the target TorchPaths::torch.
 # The headers bring torch's own copy of pybind11, the one whose casters torch/extension.h was written for.
+#
+# An isolated build of pip hides the packages of its interpreter by PYTHONPATH: without that it shows the torch that the
+# package will be installed beside.
 
+set(failure "'${Python_EXECUTABLE}' cannot import torch: install torch, then `pip install --no-build-isolation .` (the C++ library alone: -DFUSEWRIGHT_TORCH=OFF)")
 if(NOT TARGET TorchPaths::torch)
-  execute_process(
-    COMMAND "${Python_EXECUTABLE}" -c
-            "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__), int(torch._C._GLIBCXX_USE_CXX11_ABI), sep='|')"
-    OUTPUT_VARIABLE answer
-    ERROR_QUIET
-    OUTPUT_STRIP_TRAILING_WHITESPACE
-    RESULT_VARIABLE status)
-  if(status EQUAL 0 AND answer MATCHES "([^|\n]+)\\|([^|\n]+)\\|([01])$")
-    set(TorchPaths_VERSION "${CMAKE_MATCH_1}")
-    set(TorchPaths_ROOT "${CMAKE_MATCH_2}")
-    set(TorchPaths_CXX11_ABI "${CMAKE_MATCH_3}")
-    set(TorchPaths_LIB_DIR "${TorchPaths_ROOT}/lib")
-  endif()
+  foreach(environment "" "--unset=PYTHONPATH;--unset=PYTHONNOUSERSITE")
+    execute_process(
+      COMMAND "${CMAKE_COMMAND}" -E env ${environment} "${Python_EXECUTABLE}" -c
+              "import os, torch; print(torch.__version__, os.path.dirname(torch.__file__), int(torch._C._GLIBCXX_USE_CXX11_ABI), sep='|')"
+      OUTPUT_VARIABLE answer
+      ERROR_QUIET
+      OUTPUT_STRIP_TRAILING_WHITESPACE
+      RESULT_VARIABLE status)
+    if(status EQUAL 0 AND answer MATCHES "([^|\n]+)\\|([^|\n]+)\\|([01])$")
+      set(TorchPaths_VERSION "${CMAKE_MATCH_1}")
+      set(TorchPaths_ROOT "${CMAKE_MATCH_2}")
+      set(TorchPaths_CXX11_ABI "${CMAKE_MATCH_3}")
+      set(TorchPaths_LIB_DIR "${TorchPaths_ROOT}/lib")
+      break()
+    endif()
+  endforeach()
 endif()
 
-include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(
-  TorchPaths
-  REQUIRED_VARS TorchPaths_ROOT
-  VERSION_VAR TorchPaths_VERSION
-  REASON_FAILURE_MESSAGE
-    "'${Python_EXECUTABLE}' cannot import torch.
-   - building the Python package: install torch first, then `pip install --no-build-isolation .` (or `make setup`)
-   - building the C++ library alone: -DFUSEWRIGHT_TORCH=OFF")
+# One line, and not the several of find_package_handle_standard_args. `2.13.0+cpu` is 2.13.0.
+string(REGEX MATCH "^[0-9.]+" number "${TorchPaths_VERSION}")
+set(TorchPaths_FOUND FALSE)
+if(number)
+  if(number VERSION_LESS TorchPaths_FIND_VERSION_MIN
+     OR (TorchPaths_FIND_VERSION_RANGE_MAX STREQUAL EXCLUDE AND number VERSION_GREATER_EQUAL TorchPaths_FIND_VERSION_MAX))
+    set(failure "torch ${TorchPaths_VERSION} is not supported: install torch>=${TorchPaths_FIND_VERSION_MIN},<${TorchPaths_FIND_VERSION_MAX} first")
+  else()
+    set(TorchPaths_FOUND TRUE)
+    message(STATUS "Found torch ${TorchPaths_VERSION} in ${TorchPaths_ROOT}")
+  endif()
+endif()
+if(NOT TorchPaths_FOUND AND TorchPaths_FIND_REQUIRED)
+  message(FATAL_ERROR " fusewright: ${failure}") # the space keeps it in one line
+endif()
 
 if(TorchPaths_FOUND AND NOT TARGET TorchPaths::torch)
   add_library(TorchPaths::torch INTERFACE IMPORTED)

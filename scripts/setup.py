@@ -1,6 +1,7 @@
-"""Makes .venv, with everything that building, running and testing Fusewright needs. Standard library only.
+"""Makes .venv, with everything that building and running Fusewright needs. Standard library only.
 
     python3 scripts/setup.py
+    python3 scripts/setup.py --tests        what only tests and lint need as well
     python3 scripts/setup.py --browser      Chromium, in which `make test` opens the report, where it can be installed
 
 The environment is made from the interpreter that runs this script. If that has a supported torch, the
@@ -23,7 +24,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-STAMP = VENV / "fusewright-setup"  # two digests: what .venv was made from, which requirements it holds
+STAMP = (
+    VENV / "fusewright-setup"
+)  # two digests, what .venv was made from and which requirements; `tests` if it has those
 MADE_FROM = VENV / "made-from"  # the interpreter, for the next `make`
 
 SUPPORTED_PYTHON = ((3, 10), (3, 13))
@@ -31,7 +34,7 @@ SUPPORTED_TORCH = ((2, 6), (2, 13))
 TORCH_FROM_PYPI = "torch==2.13.0"
 
 
-def main() -> None:
+def main(tests: bool = False) -> None:
     low, high = SUPPORTED_PYTHON
     if not low <= sys.version_info[:2] <= high:
         fail(
@@ -42,29 +45,29 @@ def main() -> None:
     environment = digest(sys.executable, sys.version, str(ROOT))
     requirements = digest((ROOT / "pyproject.toml").read_text(), Path(__file__).read_text())
     stamp = STAMP.read_text().split() if STAMP.exists() else []
-    if stamp == [environment, requirements] and PYTHON.exists():
+    if stamp[:2] == [environment, requirements] and (stamp[2:] or not tests) and PYTHON.exists():
         return
 
     start = time.time()
-    system_packages()
+    system_packages(tests)
     if stamp[:1] != [environment] or not PYTHON.exists():
         make_venv()
-    install()
+    install(tests)
     MADE_FROM.write_text(f"{sys.executable}\n")
-    STAMP.write_text(f"{environment}\n{requirements}\n")
+    STAMP.write_text("\n".join([environment, requirements, *["tests"] * tests, ""]))
     say(f"environment ready in {time.time() - start:.0f} s")
 
 
 # ---- the system --------------------------------------------------------------------------------------------
 
 
-def system_packages() -> None:
-    """Compiler, CMake, ninja, Python's headers and GoogleTest: installed when missing and possible."""
+def system_packages(tests: bool) -> None:
+    """Compiler, CMake, ninja, Python's headers and, for tests, GoogleTest: installed when missing and possible."""
     wanted = {
         "g++": shutil.which(os.environ.get("CXX", "c++")) or shutil.which("g++") or shutil.which("clang++"),
         "cmake": shutil.which("cmake"),
         "ninja-build": shutil.which("ninja"),
-        "libgtest-dev": has_gtest(),
+        "libgtest-dev": not tests or has_gtest(),
         "python3-dev": has_python_headers(),
         "python3-venv": has_module("ensurepip"),
     }
@@ -77,7 +80,7 @@ def system_packages() -> None:
         fail(f"no Python.h in {sysconfig.get_path('include')}, the extension cannot be built: {hint}")
     if not has_module("ensurepip") and not has_module("pip"):
         fail(f"{sys.executable} cannot make a virtual environment with pip in it: {hint}")
-    if not has_gtest():
+    if tests and not has_gtest():
         say("GoogleTest is missing and could not be installed: the C++ tests will not be built.")
         say("As root: apt-get install libgtest-dev")
 
@@ -86,7 +89,7 @@ def apt_install(missing: list[str]) -> None:
     """Where that is possible; the caller looks what is there afterwards."""
     if not missing or os.geteuid() != 0 or not shutil.which("apt-get"):
         return
-    say(f"installing with apt-get: {' '.join(missing)}")
+    say(f"installing system packages with apt-get: {' '.join(missing)}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     apt = ["apt-get", "-q", "-y", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20"]
     install = [*apt, "install", "--no-install-recommends", *missing]
@@ -150,7 +153,7 @@ def see_parent_packages() -> None:
         pip("uninstall", "-y", "setuptools")
 
 
-def install() -> None:
+def install(tests: bool) -> None:
     if not supported(version_of_torch(PYTHON)):
         say(f"installing {TORCH_FROM_PYPI}")
         run(str(PYTHON), "-m", "pip", "install", TORCH_FROM_PYPI)  # not quiet: it may take minutes
@@ -167,9 +170,12 @@ def install() -> None:
     pip("install", "--no-build-isolation", "--no-deps", *inplace, "--editable", str(ROOT))
 
     # pip looks nothing up for a requirement that is met: no network.
-    tests = requirements("test")
-    nvrtc = [name for name in tests if name.startswith("nvidia-")]
-    pip("install", *(name for name in tests if name not in nvrtc))
+    pip("install", *requirements())
+    if not tests:
+        return
+    wanted = requirements("test")
+    nvrtc = [name for name in wanted if name.startswith("nvidia-")]
+    pip("install", *(name for name in wanted if name not in nvrtc))
     # What a machine without network may lack: the checks of layout, and NVRTC if torch brings none.
     may_lack(requirements("lint"), "ruff and clang-format could not be installed: lint will be skipped")
     may_lack(nvrtc, "NVRTC could not be installed: tests that compile GPU kernels use torch's or are skipped")
@@ -181,13 +187,13 @@ def may_lack(wanted: list[str], without: str) -> None:
         say("To try again: rm .venv/fusewright-setup && make setup")
 
 
-def requirements(extra: str) -> list[str]:
-    """What pyproject.toml asks for, with one extra and without torch, which is there already."""
+def requirements(extra: str = "") -> list[str]:
+    """What pyproject.toml asks for, with an extra and without torch, which is there already."""
     program = "import importlib.metadata as m; print('\\n'.join(m.requires('fusewright')))"
     result = []
     for line in ask(PYTHON, program).split("\n"):
         requirement, _, marker = line.partition(";")
-        if not requirement.startswith("torch") and (not marker or extra in marker):
+        if not requirement.startswith("torch") and (not marker or (extra and extra in marker)):
             result.append(requirement.strip())
     return result
 
@@ -237,4 +243,4 @@ def fail(text: str) -> None:
 
 
 if __name__ == "__main__":
-    browser() if sys.argv[1:] == ["--browser"] else main()
+    browser() if sys.argv[1:] == ["--browser"] else main(tests="--tests" in sys.argv[1:])

@@ -5,12 +5,45 @@ from __future__ import annotations
 import atexit
 import importlib
 from pathlib import Path
+from types import ModuleType
 
 import torch  # before the extension, which is linked against its libraries
 
 from . import log
+from .errors import BuildError
 
-extension = importlib.import_module("fusewright._core")
+AGAIN = "build it again in its sources: pip install --no-build-isolation ."
+
+
+def load() -> ModuleType:
+    """The extension. For another torch than the one it was built for, one line instead of the linker's complaint.
+
+    Within one minor version of torch it is tried: what it was linked against rarely changes there.
+    """
+    built, here = _built_with(), torch.__version__
+    other = f"fusewright was built for torch {built}, and torch {here} is here; {AGAIN}"
+    if built and built.split(".")[:2] != here.split(".")[:2]:
+        raise BuildError(other)
+    try:
+        return importlib.import_module("fusewright._core")
+    except ModuleNotFoundError:
+        raise BuildError(f"the extension of fusewright is not built for this Python; {AGAIN}") from None
+    except ImportError as error:
+        if built == here:
+            raise
+        unloaded = f"the extension of fusewright cannot be loaded ({error}); {AGAIN}"
+        raise BuildError(other if built else unloaded) from None
+
+
+def _built_with() -> str:
+    """The version of torch, written by the build."""
+    try:
+        return importlib.import_module("fusewright._built_with").TORCH
+    except ImportError:
+        return ""
+
+
+extension = load()
 
 
 def library_directories() -> list[str]:

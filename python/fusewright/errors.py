@@ -11,6 +11,10 @@ class InputError(FusewrightError):
     """What the user gave cannot be used: a file, a name, a device, a place to write to."""
 
 
+class BuildError(FusewrightError, ImportError):
+    """The compiled extension is missing, or was built for another torch than the one that is here."""
+
+
 class UserCodeError(InputError):
     """The user's own code raised: the message holds the traceback from the first line of that code on."""
 

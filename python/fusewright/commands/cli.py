@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from ..errors import InputError
+from ..errors import BuildError, InputError
 from . import process
 
 RIGHT, WRONG, BAD_INPUT = 0, 1, 2
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parsed(arguments)
     try:
         return options.function(options)
-    except InputError as error:
+    except (BuildError, InputError) as error:
         print(f"fusewright {options.command}: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
