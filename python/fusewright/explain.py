@@ -133,12 +133,14 @@ class Explanation:
 
     @property
     def stops_to_show(self) -> list[tuple[str, str, str, str, str]]:
-        """Rows for `STOP_HEADER`, each once. Library calls are in a table of their own."""
-        stops = [stop for stop in self.stops if stop["reason"] != "library_call"]
-        rows = [
-            (stop["reason"], stop["operator"], _sizes(stop["shape"]), stop["detail"], stop["source"]) for stop in stops
-        ]
-        return list(dict.fromkeys(rows))
+        """Rows for `STOP_HEADER`: a place where fusion stopped once, with the sizes of all results there. Library calls
+        are in a table of their own."""
+        found: dict[tuple, dict[str, None]] = {}
+        for stop in self.stops:
+            if stop["reason"] != "library_call":
+                place = (stop["reason"], stop["operator"], stop["detail"], stop["source"])
+                found.setdefault(place, {})[_sizes(stop["shape"])] = None
+        return [(reason, name, ", ".join(sizes), *rest) for (reason, name, *rest), sizes in found.items()]
 
     @property
     def fates(self) -> list[Fate]:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fusewright
-from fusewright import explain, optimize, reasons
+from fusewright import Explanation, explain, optimize, reasons
 from fusewright.benchmark import traffic
 from fusewright.pages.study import _traffic
 
@@ -148,6 +148,16 @@ def test_stops_have_sizes_and_lines():
     assert stops and all(reason != "library_call" for reason, *_ in stops)
     assert all("test_capture_explain.py" in line for *_, line in stops)
     assert not any("d0" in cell for row in stops for cell in row)
+
+
+def test_a_stop_is_shown_once():
+    """One place may stop fusion in several graphs, phases and sizes."""
+    stop = {"reason": "kernel_too_large", "operator": "sum", "detail": "why", "source": "model.py:3: x.sum()"}
+    call = {"reason": "library_call", "operator": "matmul", "shape": [4], "detail": "", "source": ""}
+    explanation = Explanation(
+        "f", stops=[{**stop, "shape": [4, 1]}, call, {**stop, "shape": []}, {**stop, "shape": [4, 1]}]
+    )
+    assert explanation.stops_to_show == [("kernel_too_large", "sum", "4x1, ()", "why", "model.py:3: x.sum()")]
 
 
 def test_explain_a_function_that_is_optimised():

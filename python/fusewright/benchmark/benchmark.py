@@ -31,7 +31,7 @@ from ..subject import device_words, first_line, flags, name_of, plain_copy, resa
 from ..units import show_bytes, show_seconds
 from .candidates import MAKERS, OURS, Candidate, prepared
 from .first_call import FirstCallError, first_calls
-from .floor import Floor, copy_of, least_bytes
+from .floor import MOVED_BY_COPY, Floor, bytes_from_memory, copy_of, least_bytes
 from .measure import (
     Timing,
     host_seconds,
@@ -161,7 +161,7 @@ class Benchmark:
         lines = [f"{row.name} n/a: {row.reason}" for row in self.rows if row.reason]
         for mode, floor in self.floors.items():
             library = f" + {show_seconds(floor.library)} in the library" if floor.library else ""
-            copied = f"{show_seconds(floor.copy)} to copy {show_bytes(floor.bytes)}"
+            copied = f"{show_seconds(floor.copy)} to move {show_bytes(floor.bytes)}"
             lines.append(f"floor, {mode}: {show_seconds(floor.seconds)} = {copied}{library}, the fastest of all rounds")
         for mode, savings in self.rewrites.items():
             changed = [f"{s.rule} {(s.operations - s.without) / s.without:+.2%}" for s in savings if s.without]
@@ -413,18 +413,24 @@ class _Bench:
         with torch.set_grad_enabled(mode == "step"):
             work = {name: self._work(candidate, mode) for name, candidate in self.candidates.items()}
             explanation = result.explanations.get(mode)
-            count = least_bytes(explanation) if explanation else 0
+            least = least_bytes(explanation) if explanation else 0
+            count = bytes_from_memory(least, self.device)
             if count:
                 work[COPY] = copy_of(count, self.device)
             found = self._time_those_that_run(result, work)
             if OURS not in found:
                 explanation = None
             if explanation and explanation.steps:
-                copied = min(found[COPY].samples) if count else 0.0
+                kind = self.device.type
+                copied = min(found[COPY].samples) / MOVED_BY_COPY[kind] if count else 0.0
                 try:
-                    steps = self._time_steps(explanation, work[OURS])
-                    result.steps[mode], library = steps, _in_library(explanation, steps)
-                    result.floors[mode] = Floor(count, copied, library)
+                    result.steps[mode] = steps = self._time_steps(explanation, work[OURS])
+                    library = _in_library(explanation, steps) if kind == "cuda" else 0.0
+                    if count or library:
+                        result.floors[mode] = Floor(count, copied, library)
+                    else:
+                        fit = f"the {show_bytes(least)} that must be moved may stay in the processor's caches"
+                        result.notes.append(f"floor, {mode}: none is known: {fit}")
                 except RuntimeError as error:  # a profiler that does not work here must not cost the numbers
                     result.notes.append(f"floor, {mode}: n/a: {first_line(error)}")
             for row in result.rows:

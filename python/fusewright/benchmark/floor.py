@@ -1,13 +1,18 @@
 """The hardware's floor, measured on this machine: what no program can be faster than.
 
 Outside the library a program must read what comes from outside once and write what leaves once; a copy that moves as
-many bytes is the fastest way to do that. What the library computes takes the time that it takes.
+many bytes is the fastest way to do that.
+
+On a GPU, whose caches are emptied before each sample, what the library computes takes the time that it takes. On the
+CPU nothing empties the caches, and each candidate may choose another library: there the floor is the time to move what
+the caches cannot hold, and where they can hold all of it no floor is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -15,6 +20,9 @@ from ..explain import Explanation, Kernel, Tensors
 from .measure import interleaved
 
 LARGE_COPY = {"cpu": 1 << 28, "cuda": 1 << 31}  # bytes moved: more than caches hold
+# A processor reads a line before it writes to it: a copy moves three bytes where its count has two, and a program that
+# only reads moves what is counted.
+MOVED_BY_COPY = {"cpu": 3 / 2, "cuda": 1.0}
 LARGE_PRODUCT = {"cpu": 1024, "cuda": 8192}
 
 
@@ -46,6 +54,28 @@ def _least_bytes_of(explanation: Explanation, region: str, tensors: Tensors) -> 
     return total
 
 
+def bytes_from_memory(least: int, device: torch.device) -> int:
+    """How many of the bytes cannot come from a cache. 0: no floor is known."""
+    if device.type != "cpu":
+        return least
+    cached = cache_bytes()
+    return max(0, least - cached) if cached else 0
+
+
+def cache_bytes() -> int:
+    """What the caches of all processors of this machine hold, 0 if the system does not say."""
+    caches: dict[tuple, int] = {}
+    for folder in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cache/index[0-9]*"):
+        try:
+            level, kind, sharers, size = (
+                (folder / name).read_text().strip() for name in ("level", "type", "shared_cpu_list", "size")
+            )
+            caches[level, kind, sharers] = int(size[:-1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[size[-1]]
+        except (OSError, ValueError, KeyError):
+            return 0
+    return sum(size for (_, kind, _), size in caches.items() if kind != "Instruction")
+
+
 def copy_of(count: int, device: torch.device) -> Callable:
     """A copy that reads and writes `count` bytes in all."""
     source = torch.randint(0, 256, (max(count // 2 // 16 * 16, 16),), dtype=torch.uint8, device=device)
@@ -58,9 +88,9 @@ def copy_of(count: int, device: torch.device) -> Callable:
 class Floor:
     """Of one mode. Both times are the fastest that were seen: a floor is what can be reached, busy machine or not."""
 
-    bytes: int  # that must be moved outside the library
-    copy: float  # seconds to copy them
-    library: float  # seconds in the library
+    bytes: int  # that must be moved outside the library, and come from memory
+    copy: float  # seconds to move them
+    library: float  # seconds in the library; 0 on the CPU
 
     @property
     def seconds(self) -> float:

@@ -197,13 +197,13 @@ def _kernels(study: Study) -> str:
         moved = _moved(step)
         texts = ["did not run"]
         if timing:
-            texts = [show_seconds(timing.median), show_bytes(moved), f"{number(moved / timing.median)}B/s"]
+            texts = [str(timing), show_bytes(moved), f"{number(moved / timing.median)}B/s"]
         name = f'<span class="mono">{breakable(step.name)}</span> <span class="phase">{step.phase}</span>'
         label = f"{_no(place, step)}<span>{name}</span>"
         rows.append(Bar(label, timing.median if timing else 0.0, texts, _kind(step)))
     lead = (
         "The time of every kernel and library call of a training step, in the order in which they run, with what it "
-        "moves. Medians, from PyTorch's profiler."
+        "moves. Medians with their quartiles, from PyTorch's profiler."
     )
     return _titled("Kernels", lead, bars(rows) if rows else "<p>No kernel was generated.</p>")
 
