@@ -110,6 +110,41 @@ def test_states(name):
     same(STATES[name], *matrices(), exactly=name != "hook")
 
 
+# ---- calls without a meaning ----------------------------------------------------------------------------------------
+
+
+class Layers(nn.Module):
+    """A slice of a ModuleList, and a module that the call makes: PyTorch notes down that both are used."""
+
+    def __init__(self, kind):
+        super().__init__()
+        layers = [nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 6)) for _ in range(3)]
+        self.layers = kind(layers) if kind is nn.ModuleList else kind(*layers)
+
+    def forward(self, x):
+        for layer in self.layers[:2]:
+            x = x + layer(x)
+        return nn.SiLU()(x)
+
+
+@pytest.mark.parametrize("kind", [nn.ModuleList, nn.Sequential])
+def test_what_means_nothing_is_ignored(kind, caplog):
+    check(Layers(kind), [torch.randn(4, 6)], layouts=["contiguous"])
+    explanation = fusewright.explain(Layers(kind), torch.randn(4, 6))
+    assert explanation.graphs == 1 and not explanation.fallbacks and len(explanation.regions) == 1
+    assert not [record for record in caplog.records if record.name == "fusewright"]
+
+
+def test_what_a_library_notes_down_is_ignored():
+    """As models of torchvision do, at the start of `forward` and of `__init__`."""
+
+    def f(x):
+        torch._C._log_api_usage_once("python.a_library.a_model")
+        return (x * 2).tanh()
+
+    check(f, [torch.randn(4, 6)], layouts=["contiguous"])
+
+
 def test_a_user_learns_of_it(caplog):
     def f(x):
         return torch.func.vmap(torch.tanh)(x) * 2

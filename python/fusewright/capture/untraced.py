@@ -23,6 +23,8 @@ from .sizes import memory_order
 
 # Functions of Dynamo's graphs that return nothing and are no state: they check, or change their arguments.
 _WITHOUT_RESULT = ("setitem", "_assert", "_check", "_foreach_", "_fused_")
+# Functions of Dynamo's graphs that return nothing and mean nothing to a result: PyTorch counts who uses what.
+_WITHOUT_MEANING = ("_log_api_usage_once", "_log_api_usage_metadata")
 _WRITING = ("setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 _DETACHES = ("detach", "detach_", "data", "_get_data_attr")
 _HIDING = (*_DETACHES, "_set_grad_enabled")
@@ -37,7 +39,7 @@ def check_states(gm: fx.GraphModule, known: set) -> None:
             continue
         if isinstance(target, (OpOverload, OpOverloadPacket, HigherOrderOperator)) or target in known:
             continue
-        if not _name(target).startswith(_WITHOUT_RESULT):
+        if not _name(target).startswith((*_WITHOUT_RESULT, *_WITHOUT_MEANING)):
             raise Decline(reasons.STATE, f"a trace does not keep {_name(target)}")
 
 
