@@ -13,12 +13,11 @@ DYNAMIC_SHAPE = "dynamic_shape"  # a size that the region's inputs do not determ
 CAPTURE_FAILED = "capture_failed"  # Dynamo could not trace the frame: it runs in eager
 CAPTURE_LIMIT = "capture_limit"  # too many captures of one frame: the known ones stay, others run in eager
 EXPORT_FAILED = "export_failed"  # the traced graph could not be normalised: it runs as Dynamo gave it
-CHECKPOINT = "checkpoint"  # torch.utils.checkpoint inside the model: the graph runs as in eager
-STATE = "state"  # a hook, functorch, inference mode or the like: the graph runs as Dynamo gave it
-MUTATION = (
-    "mutation"  # the graph writes into an input that is no buffer of a module, hands such a buffer out, or writes
-)
-# behind autograd's back (under no_grad, through detach or .data) into a value that has a gradient
+CHECKPOINT = "checkpoint"  # torch.utils.checkpoint inside the model: PyTorch runs it
+STATE = "state"  # a hook, functorch, inference mode or the like: PyTorch runs it, and what stands around it is fused
+# A write into an input that is no buffer of a module, or behind autograd's back (under no_grad, through detach or
+# .data) into a value that has a gradient: PyTorch runs it, and what stands around it is fused.
+MUTATION = "mutation"
 UNAVAILABLE = "no_compiler"  # the core has no compiler, or lacks something else, for the region
 REJECTED = "core_rejected"  # the core refused the region: see the detail
 INTERNAL = "internal_error"  # a fault of ours; the debug log has the traceback

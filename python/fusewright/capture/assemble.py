@@ -58,7 +58,7 @@ def import_regions(
         updates = _own_updates(normal, plan, members, importer)
         outputs = [node for node in members if node in needed and node not in updates.values()]
         for node in importer.inputs:
-            if _viewed(node, plan) in normal.updates:
+            if _viewed(node, plan) in normal.changed:
                 importer.changes(node)
         try:
             imported = importer.finish(outputs, updates)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import fx
@@ -16,9 +16,11 @@ from . import autocast
 from .assemble import Blamed, Region, assemble, import_regions
 from .checkpoints import checkpoints_in, run_as_in_eager
 from .importer import source_of
-from .normalize import normalize
-from .outline import Outline, outline_of
+from .normalize import Normalized, normalize
+from .outline import Outline, outline_as_it_was, outline_of, outline_of_pieces
 from .partition import partition
+from .split import Piece, Split, is_worth_a_line, join, split
+from .untraced import name_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Captured:
     regions: list[Region] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)
     wanted: list[list[bool]] = field(default_factory=list)  # for each region, which inputs' gradients a call prepares
-    module: fx.GraphModule | None = None  # the graph with its calls of regions
+    module: fx.GraphModule | None = None  # the graph with its calls of regions, if it is in one piece
     outline: Outline | None = None  # while explaining
 
 
@@ -121,23 +123,83 @@ def compile_graph(gm: fx.GraphModule, session: Session) -> Callable:
     except UnsupportedError:
         raise
     except Exception as error:
-        # A fault of ours must not become the user's: the graph runs as Dynamo gave it, and the log says what happened.
-        if isinstance(error, Decline):
-            fallback = Fallback("", "", "", error.reason, "", error.detail)
-        else:
-            fallback = Fallback("", "", "", reasons.INTERNAL, "", f"{type(error).__name__}: {error}")
-            logger.debug("internal error", exc_info=error)
-        captured.fallbacks.append(fallback)
-        session.report(fallback)
-        return session.instead_of(gm, gm.forward) if session.record else _as_it_was(gm, fallback.reason)
+        reason = _left(gm, error, "", session, captured)
+        return session.instead_of(gm, gm.forward) if session.record else _as_it_was(gm, reason)
+
+
+def _left(gm: fx.GraphModule, error: Exception, what: str, session: Session, captured: Captured) -> str:
+    """Say that the graph runs as Dynamo gave it, and why: a fault of ours must not become the user's."""
+    if isinstance(error, Decline):
+        fallback = Fallback(what, "", "", error.reason, "", error.detail)
+    else:
+        fallback = Fallback(what, "", "", reasons.INTERNAL, "", f"{type(error).__name__}: {error}")
+        logger.debug("internal error", exc_info=error)
+    captured.fallbacks.append(fallback)
+    session.report(fallback)
+    if session.record:
+        captured.outline = outline_as_it_was(gm, fallback.reason, fallback.detail)
+    return fallback.reason
 
 
 def _fused(gm: fx.GraphModule, session: Session, captured: Captured) -> Callable:
     _check_devices(gm)
-    if checkpoints := checkpoints_in(gm):
-        run_as_in_eager(checkpoints)
-        raise Decline(reasons.CHECKPOINT, "the graph checkpoints activations; optimize what stands inside instead")
-    normal = normalize(gm)
+    checkpoints = checkpoints_in(gm)
+    run_as_in_eager(checkpoints)
+    try:
+        if checkpoints:
+            raise Decline(reasons.CHECKPOINT, "the graph checkpoints activations")
+        return _fused_whole(gm, normalize(gm), session, captured)
+    except Decline as error:
+        parts = _split(gm)
+        if parts is None:
+            raise error
+        return _fused_in_pieces(gm, parts, session, captured)
+
+
+def _split(gm: fx.GraphModule) -> Split | None:
+    try:
+        return split(gm)
+    except Exception as error:  # the graph runs as Dynamo gave it, for the reason that it was to be cut for
+        logger.debug("not cut into pieces: %s: %s", type(error).__name__, error)
+        return None
+
+
+def _fused_in_pieces(gm: fx.GraphModule, parts: Split, session: Session, captured: Captured) -> Callable:
+    """PyTorch runs the nodes that a trace would lose; each piece between them is a graph by itself."""
+    for node, cut in parts.cuts.items():
+        fallback = describe_dynamo_node(node, cut)
+        if is_worth_a_line(node, parts) and fallback not in captured.fallbacks:
+            captured.fallbacks.append(fallback)
+            session.report(fallback)
+    callables: dict[Piece, Callable] = {}
+    outlines: dict[Piece, Outline] = {}
+    for piece in parts.pieces:
+        if piece.left:
+            continue
+        part = Captured()
+        with piece.state.in_force():
+            try:
+                fused = _fused_whole(piece.graph, normalize(piece.graph), session, part)
+                callables[piece] = fused if part.regions else piece.graph.forward
+            except UnsupportedError:
+                raise
+            except Exception as error:
+                _left(piece.graph, error, "a part of the graph", session, part)
+                callables[piece] = piece.graph.forward
+        captured.regions += part.regions
+        captured.wanted += part.wanted
+        captured.fallbacks += part.fallbacks
+        if part.outline:
+            outlines[piece] = part.outline
+    if session.record:
+        captured.outline = outline_of_pieces(gm, parts, outlines)
+    module = join(gm, parts, callables)
+    if captured.regions:
+        return module.forward
+    return _as_it_was(gm, captured.fallbacks[0].reason) if captured.fallbacks else gm.forward
+
+
+def _fused_whole(gm: fx.GraphModule, normal: Normalized, session: Session, captured: Captured) -> Callable:
     name = session.next_name()
     refused_before: dict[fx.Node, Decline] = {}
     while True:  # ends: each round refuses one node more
@@ -231,11 +293,21 @@ def _as_it_was(gm: fx.GraphModule, reason: str) -> Callable:
 
 def describe_node(node: fx.Node, reason: str, detail: str) -> Fallback:
     """The node as the user knows it."""
-    values = [source.meta.get("val") for source in node.all_input_nodes]
+    return _described(node, str(node.target), "val", reason, detail)
+
+
+def describe_dynamo_node(node: fx.Node, cut: Decline) -> Fallback:
+    """The same of a node of Dynamo's graph."""
+    found = _described(node, name_of(node.target), "example_value", cut.reason, cut.detail)
+    return replace(found, shapes="") if not found.dtype else found
+
+
+def _described(node: fx.Node, name: str, value: str, reason: str, detail: str) -> Fallback:
+    values = [source.meta.get(value) for source in node.all_input_nodes]
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     shapes = ", ".join("x".join(str(size) for size in t.shape) or "()" for t in tensors)
     dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else ""
-    return Fallback(str(node.target), f"[{shapes}]", dtype, reason, source_of(node), detail)
+    return Fallback(name, f"[{shapes}]", dtype, reason, source_of(node), detail)
 
 
 def fusewright_backend(gm: fx.GraphModule, example_inputs: list, *, options: dict | None = None) -> Callable:

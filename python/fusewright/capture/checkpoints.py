@@ -19,12 +19,17 @@ def checkpoints_in(gm: fx.GraphModule) -> list[fx.Node]:
 
 
 def run_as_in_eager(checkpoints: list[fx.Node]) -> None:
-    """PyTorch's own function in the place of Dynamo's operator."""
+    """Put PyTorch's own function in the place of Dynamo's operator."""
     for node in checkpoints:
         body, *operands = node.args
         own = tuple(isinstance(x, fx.Node) and _is_of_a_module(x) for x in operands)
         node.target, node.args = _checkpointed, (body, own, *operands)
         node.graph.owning_module.recompile()
+
+
+def is_checkpoint(node: fx.Node) -> bool:
+    """Whether the node is PyTorch's own function, put there by `run_as_in_eager`."""
+    return node.target is _checkpointed
 
 
 def _is_of_a_module(node: fx.Node) -> bool:

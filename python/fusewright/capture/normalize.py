@@ -24,6 +24,7 @@ _exit_autocast = torch.amp.autocast_mode._exit_autocast
 _aten = torch.ops.aten
 _STATE_CHANGES = {torch._C._set_grad_enabled, _enter_autocast, _exit_autocast}
 _HIDDEN_UPDATES = ("batch_norm", "cudnn_batch_norm", "instance_norm", "miopen_batch_norm", "native_batch_norm")
+CHANGES = "fusewright_changes"  # in the meta of a placeholder: somebody writes into it behind the graph
 _BATCH_NORMS = ("_native_batch_norm_legit_functional", "_batch_norm_with_update_functional")
 
 
@@ -35,6 +36,7 @@ class Normalized(NamedTuple):
     updates: dict[fx.Node, fx.Node]
     results: list  # the user's outputs: nodes or constants
     owned: set[fx.Node]  # placeholders of parameters and buffers
+    changed: set[fx.Node]  # placeholders that somebody writes into behind the graph
 
 
 def is_marker(node: fx.Node) -> bool:
@@ -73,17 +75,18 @@ def normalize(gm: fx.GraphModule) -> Normalized:
     updates = {}
     for value, position in zip(values, written, strict=True):
         placeholder, source = sources[position]
-        if not _is_buffer(source):
+        if not is_buffer(source):
             raise Decline(reasons.MUTATION, f"the graph writes into {source_name(source)}, which is no buffer")
         updates[placeholder] = value
-    _reveal_statistics(graph, updates, {node for node, source in sources if _is_buffer(source)})
+    _reveal_statistics(graph, updates, {node for node, source in sources if is_buffer(source)})
     _check_hidden_updates(graph, updates)
     # An updated buffer among the outputs (`self.steps += 1` makes it one) is the buffer itself.
     buffer_of = {value: placeholder for placeholder, value in updates.items()}
     results = [buffer_of.get(result, result) if isinstance(result, fx.Node) else result for result in results]
     _check_aliases(updates, results)
-    owned = {node for node, source in sources if _is_buffer(source) or _is_parameter(source)}
-    return Normalized(graph, traced, updates, results, owned)
+    owned = {node for node, source in sources if is_buffer(source) or _is_parameter(source)}
+    changed = {node for node, source in sources if source.meta.get(CHANGES)} | set(updates)
+    return Normalized(graph, traced, updates, results, owned, changed)
 
 
 def _functional(gm: fx.GraphModule, examples: list) -> tuple[fx.GraphModule, list[int]]:
@@ -255,7 +258,7 @@ def source_name(placeholder: fx.Node) -> str:
     return name or str(placeholder.target)
 
 
-def _is_buffer(placeholder: fx.Node) -> bool:
+def is_buffer(placeholder: fx.Node) -> bool:
     return "._buffers[" in source_name(placeholder) or "_buffers_" in str(placeholder.target)
 
 
