@@ -69,6 +69,7 @@ class Session:
         self.second_derivatives = second_derivatives
         self.captured: list[Captured] = []
         self.failures: list[Fallback] = []  # while explaining: frames that Dynamo could not trace
+        self.breaks: list[Fallback] = []  # what the frame being captured has been broken for
         self.complete = False  # while explaining: the entry frame was one graph
         self.run = False  # while explaining: graphs run, so that those behind a graph break are seen
         self.settings: dict = {}  # of Dynamo, beside those of every capture

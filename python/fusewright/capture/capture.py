@@ -10,7 +10,9 @@ import gc
 import importlib
 import inspect
 import itertools
+import linecache
 import logging
+import os
 import sys
 import types
 import weakref
@@ -24,6 +26,7 @@ from torch._dynamo import types as dynamo_types
 from torch._dynamo import utils as dynamo_utils
 from torch._dynamo.comptime import comptime
 from torch._dynamo.variables import higher_order_ops
+from torch._dynamo.variables import torch as torch_variables
 from torch._subclasses import fake_tensor
 
 from .. import reasons
@@ -36,6 +39,8 @@ _config = torch._dynamo.config
 # Captures of one frame after which Dynamo stops trying. Frames below a graph break are shared by all models of a class.
 _CAPTURES_PER_MODEL = 32
 _FAILURES_PER_FRAME = 16
+_RECURRENT = {getattr(torch._VF, name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+_NOT_THE_USERS = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(os.path.dirname(__file__)) + os.sep)
 _silent = logging.Logger("silent", logging.CRITICAL + 1)
 _live: weakref.WeakSet = weakref.WeakSet()
 _entries = itertools.count()
@@ -78,6 +83,7 @@ def _settings() -> dict:
     wanted = {
         "skip_nnmodule_hook_guards": False,  # hooks added later, or present on another instance, must be seen
         "allow_unspec_int_on_nn_module": True,  # a step counter must not cost a capture for each value
+        "allow_rnn": True,  # else a frame that calls one is skipped; `_recurrent_left_to_python` breaks the graph there
         "specialize_float": False,  # an annealed float becomes an argument
         "invalidate_compile_context_weakrefs": False,  # None means the same for us, once all backends are imported
         "record_runtime_overhead": False,  # two Python calls around each of the model's, for a label in profiles
@@ -104,16 +110,18 @@ def _unread() -> list[tuple[object, str, Callable]]:
     if not _is_read(fake_tensor, "log"):
         # What a fake tensor refuses is refused by eager right after, in its own words.
         found.append((fake_tensor, "log", _silent))
-    return found
+    return ""
 
 
 def _is_read(module: object, log: str) -> bool:
     return not hasattr(module, log) or getattr(module, log).isEnabledFor(logging.DEBUG)
 
 
-def _otherwise() -> list[tuple[object, str, Callable]]:
+def _otherwise(session: Session) -> list[tuple[object, str, Callable]]:
     """What is to go another way in our captures."""
+    in_graph = torch_variables.TorchInGraphFunctionVariable
     return [
+        (in_graph, "call_function", _recurrent_left_to_python(in_graph.call_function, session)),
         # A graph could hold an autograd.Function only as an operator that no trace keeps (untraced.py). Python calls it
         # instead, and what stands before and behind it is captured.
         (getattr(higher_order_ops, "AutogradFunctionApplyVariable", None), "call_function", _left_to_python),
@@ -124,11 +132,40 @@ def _left_to_python(*_args, **_kwargs):
     raise exc.Unsupported("fusewright leaves an autograd.Function to Python")
 
 
+def _recurrent_left_to_python(call_function: Callable, session: Session) -> Callable:
+    """A graph break at LSTM, GRU and RNN. In a graph, Dynamo would run them step by step, once for each length."""
+
+    @functools.wraps(call_function)
+    def broken(self, tx, args, kwargs):
+        if self.value not in _RECURRENT:
+            return call_function(self, tx, args, kwargs)
+        fallback = Fallback(self.value.__name__, "", "", reasons.UNSUPPORTED_OPERATOR, _line_of(tx), "a graph break")
+        if fallback not in session.breaks:
+            session.breaks.append(fallback)
+        raise exc.Unsupported(f"fusewright leaves {self.value.__name__} to Python")
+
+    return broken
+
+
+def _line_of(tx) -> str:
+    """The user's line that Dynamo is at."""
+    frame = tx
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(_NOT_THE_USERS):
+            text = linecache.getline(name, frame.lineno).strip()
+            return f"{name.rpartition('/')[2]}:{frame.lineno}: {text}"
+        frame = getattr(frame, "parent", None)
+    return ""
+
+
 @contextlib.contextmanager
-def _patched():
+def _patched(session: Session):
     """Without the work that is for logs alone, and `_otherwise` (under the lock, like all that is patched)."""
     # What this version of PyTorch does not have stays as it is.
-    there = [(owner, name, instead) for owner, name, instead in (*_unread(), *_otherwise()) if hasattr(owner, name)]
+    there = [
+        (owner, name, instead) for owner, name, instead in (*_unread(), *_otherwise(session)) if hasattr(owner, name)
+    ]
     originals = [getattr(owner, name) for owner, name, _ in there]
     for owner, name, instead in there:
         setattr(owner, name, instead)
@@ -177,13 +214,14 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
             )
         # The lock is Dynamo's: patches of two threads must not overlap, or the later one would restore ours.
         settings = {**_settings(), **self._session.settings}
-        with convert_frame.compile_lock, _config.patch(settings), _patched(), _without_collections():
+        with convert_frame.compile_lock, _config.patch(settings), _patched(self._session), _without_collections():
             self._session.frame = frame.f_code
             try:
                 result = super().__call__(frame, cache_entry, frame_state)
             except Exception as error:
                 self._report(frame, error)
                 return self._in_eager(frame, below=False)
+            self._report_breaks()
         answer = _answer(result)
         if answer == "skip" and frame.f_code is self._session.entry:
             return self._in_eager(frame, below=True)  # Dynamo gave up quietly; frames below may still be captured
@@ -192,6 +230,15 @@ class _FrameCallback(convert_frame.CatchErrorsWrapper):
                 f"{self._place(frame)} was captured too often ({reasons.CAPTURE_LIMIT}): new cases are eager"
             )
         return result
+
+    def _report_breaks(self) -> None:
+        """Say what the graph was broken for. Under `strict` that is an exception."""
+        breaks, self._session.breaks = self._session.breaks, []
+        for fallback in breaks:
+            if not self._session.record:
+                self._session.report(fallback)
+            elif fallback.source and fallback not in self._session.failures:
+                self._session.failures.append(fallback)
 
     def _report(self, frame, error: Exception) -> None:
         """Say that the frame cannot be captured, unless it is the user's own mistake, which eager says best."""
