@@ -21,15 +21,19 @@ import pytest
 
 from fusewright import _core
 
-pytestmark = pytest.mark.real_core
-
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKING = [*PAGES, ROOT / "CONTRIBUTING.md"]
 FENCE = re.compile(r"^```(\w[\w. ]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)[^)]*\)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 NAMED_TEST = re.compile(r"`([\w/]+\.(?:py|cpp))::([\w.]+)`")
 RECORDED = re.compile(r"^<!-- from (bench/results/[\w.]+) -->\n((?:\|.*\n)+)", re.MULTILINE)
 TABLE = re.compile(r"(?<=<!-- operations -->\n).*(?=<!-- end of operations -->)", re.DOTALL)
+
+
+def page_name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
 
 
 def table_of_operations() -> str:
@@ -38,6 +42,7 @@ def table_of_operations() -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+@pytest.mark.real_core
 def test_table_of_operations():
     text = (ROOT / "docs/language.md").read_text()
     assert TABLE.search(text).group() == table_of_operations(), f"run: python {Path(__file__).relative_to(ROOT)}"
@@ -63,7 +68,8 @@ def run_commands(text: str, directory: Path) -> None:
             printed = printed[found.end() :]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.real_core
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_examples(page, tmp_path):
     namespace, printed = {"__name__": "example"}, ""
     whole = page.read_text()
@@ -86,10 +92,21 @@ def test_examples(page, tmp_path):
             assert any(all(part in kernel for part in parts) for kernel in kernels)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives to the headings of a page."""
+    titles = HEADING.findall(re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE))
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", LINKING, ids=page_name)
 def test_links(page):
-    for target in LINK.findall(page.read_text()):
-        assert (page.parent / target).exists(), target
+    """Every relative link leads to a file, and every anchor to a heading."""
+    broken = []
+    for target, anchor in LINK.findall(page.read_text()):
+        file = page.parent / target if target else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(f"{target}#{anchor}")
+    assert not broken
 
 
 def test_trust_names_tests_that_exist():
@@ -107,7 +124,7 @@ def test_trust_names_tests_that_exist():
     assert cases == list(range(1, 41))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_numbers_are_recorded_ones(page):
     """Below `<!-- from bench/results/NAME -->`, every row of the table stands in that file."""
     for name, table in RECORDED.findall(page.read_text()):
