@@ -120,7 +120,7 @@ def test_trust_names_tests_that_exist():
         else:  # written there, or imported to run there too
             declared = re.search(rf"^(def |    ){test}[(,]", file.read_text(), re.MULTILINE)
         assert declared, f"{name} has no {test}"
-    cases = [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)]
+    cases = [int(number) for number in re.findall(r"^(\d+)\. ", text, re.MULTILINE)]
     assert cases == list(range(1, 41))
 
 
