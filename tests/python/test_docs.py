@@ -109,6 +109,15 @@ def test_links(page):
     assert not broken
 
 
+@pytest.mark.parametrize("page", LINKING, ids=page_name)
+def test_lines_are_short(page):
+    """No line is longer than 140 characters, but for what other tests compare: outputs, kernels, the operations."""
+    text = TABLE.sub(
+        "", re.sub(r"^```(output|cpp kernel)\n.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    )
+    assert [line for line in text.splitlines() if len(line) > 140] == []
+
+
 def test_trust_names_tests_that_exist():
     text = (ROOT / "docs/trust.md").read_text()
     for name, test in NAMED_TEST.findall(text):
