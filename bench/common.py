@@ -1,4 +1,4 @@
-"""What the benchmarks of both backends share: chains, candidates, the check after timing, tables."""
+"""Code that the benchmarks of both backends share: chains, candidates, the check after timing, tables."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def step_of(candidate: Candidate) -> Callable[..., object]:
 
 
 def judged(candidates: dict[str, Candidate], fresh: Callable[[], list[torch.Tensor]]) -> list[Verdict]:
-    """What was timed must be right, on inputs nobody has seen."""
+    """Judges the timed candidates on inputs that they have not seen."""
     *inputs, _ = fresh()
     return judge_twin(candidates[OURS].model, candidates["eager"].model, inputs)
 
@@ -89,7 +89,7 @@ def showcase() -> dict[str, Path]:
 
 
 def software() -> dict[str, str]:
-    """What the numbers were made with."""
+    """Returns the versions that the numbers were made with."""
     return {
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -172,7 +172,7 @@ def norm(make: Callable[[tuple[int, ...]], nn.Module], act: type[nn.Module]) -> 
     return lambda shape: nn.Sequential(make(shape), act())
 
 
-# What other models are made of: long rows and short ones, few and many.
+# Layers of other models: long rows and short ones, few and many.
 LAYERS = {
     f"{name} {'x'.join(map(str, shape))}": Row(make, shape, tiny, None, None)
     for name, make, shape, tiny in (
@@ -299,7 +299,7 @@ def models(options, done: dict) -> None:
 
 
 def host(options, done: dict) -> None:
-    """What a call costs the host: tensors so small that the device has nothing to do."""
+    """Times a call on the host, with tensors so small that the device has nothing to do."""
     tiny = {"mul leaky_relu gelu": CHAINS["mul leaky_relu gelu 64x64x254x254"]}
     tiny["groupnorm swish mul swish"] = CHAINS["groupnorm(256) swish mul swish 1024x8192"]
     for name, row in chosen(tiny, options, done):

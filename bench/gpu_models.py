@@ -255,7 +255,7 @@ def distances(candidates: dict[str, Candidate], arguments: list[torch.Tensor]) -
 
 
 def judged(subject: Subject, options: Options) -> list[str]:
-    """What is wrong on a small batch, by the rule of the test suite."""
+    """Returns what is wrong on a small batch, by the rule of the test suite."""
     plain = subject.model(options)
     x = subject.draw(options, subject.small)
     candidate = candidate_of(OURS, subject, copy.deepcopy(plain), options)
@@ -298,7 +298,7 @@ def kernels(call: Callable[..., object], arguments: list[torch.Tensor], options:
 
 
 def run_settings(arguments: argparse.Namespace) -> dict:
-    """What has to be the same for rows that stand in one table."""
+    """Returns the settings that must be the same for all rows of a table."""
     device = torch.device(arguments.device)
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -317,7 +317,7 @@ def results_path(arguments: argparse.Namespace) -> Path:
 
 
 def recorded(arguments: argparse.Namespace, path: Path) -> dict[str, dict]:
-    """What was measured before and is left out now, by name."""
+    """Returns the rows that were measured before and are left out now, by name."""
     if not arguments.resume or not path.exists():
         return {}
     rows = {row["name"]: row for row in map(json.loads, path.read_text().splitlines())}
@@ -560,7 +560,7 @@ def profile_lines(found: dict[str, list[dict]], most: int = 14) -> list[str]:
 
 
 def short(name: str) -> str:
-    """Of a kernel of a library, what tells it from others."""
+    """Returns the part of a library kernel's name that tells it from others."""
     name = name.removeprefix("void ").replace("|", "/")
     return name if len(name) <= 90 else name[:60] + ".." + name[-28:]
 

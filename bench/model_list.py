@@ -323,7 +323,7 @@ MOST_OPERATIONS = 1.2e12  # of the product, so that eager takes 25 ms at the mos
 
 
 class Residual(nn.Module):
-    """What comes in is added to what goes out."""
+    """Adds its input to its output."""
 
     def __init__(self, *layers: nn.Module):
         super().__init__()

@@ -1,4 +1,4 @@
-// What it costs to launch blocks in clusters, and where the device puts them: a copy of 33.5 MB by grids of several
+// Measures the cost of launching blocks in clusters, and where the device puts them: a copy of 33.5 MB by grids of several
 // shapes, without clusters and in clusters of 2, 4 and 8, by the attribute of a launch and by __cluster_dims__, with
 // and without the cluster's barrier, with each scheduling policy.
 //   nvcc -O3 -std=c++17 -arch=sm_90a cluster_scheduling.cu -o cluster_scheduling && ./cluster_scheduling

@@ -88,7 +88,7 @@ TEST(KernelText, DoesNotKnowTheUsersNames) {
   for (Origin& origin : graph.origins) origin.source = evil;
   graph.outputs[0].name = evil;
   EXPECT_EQ(text_of_all(kernels_of(graph, {true, true})), plain);
-  // What the user calls an operator becomes part of the kernel's name, of which only letters of identifiers are kept.
+  // The user's name of an operator becomes part of the kernel's name, which keeps only characters of identifiers.
   for (Origin& origin : graph.origins) origin.op = evil;
   for (const KernelCode& kernel : kernels_of(graph, {true, true})) {
     EXPECT_EQ(kernel.name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789_"), std::string::npos) << kernel.name;
@@ -157,7 +157,7 @@ TEST(KernelText, PassesOverARowFindItInTheCaches) {
   // The L1 cache has nothing left for another launch.
   EXPECT_EQ(count_of("fw::ReadAgain again", whole), 1) << whole;
   EXPECT_EQ(count_of("fw::ReadAgain", code.walking_parts.split_rows), 0) << code.walking_parts.split_rows;
-  // What rows share is read in every turn.
+  // Operands that rows share are read in every turn.
   const Program weighted = fused(
       "graph(%x: f32[n, c], %w: f32[c]) { %1 = rms_norm(%x, %w) {axes = 1, eps = 0.1, has_weight = 1} return %1 }", {},
       true);
@@ -195,15 +195,15 @@ TEST(KernelText, ValuesOfColumnsAreWorkedOutOnceAndTold) {
     EXPECT_EQ(count_of("i < V", walking), 1) << walking;
     EXPECT_EQ(count_of("tell_columns", walking), 0) << walking;
   }
-  // Of the second pass: what it subtracts; sums, and the gradient of the weight, stay with their owners.
+  // The second pass tells the values it subtracts; sums, and the gradient of the weight, stay with their owners.
   const std::string values = body_of(code.text, "row_1");
   EXPECT_EQ(count_of("fw::tell_columns(team, row.own", values), 2) << values;
   EXPECT_GT(count_of("row.own", values), 4) << values;
 }
 
-// Of a kernel that has sums on the side: a product is added to one in one instruction, whose condition the compiler
-// would not move it across; and the loads of the next row stand in front of the branch that keeps them above the work
-// on this one.
+// In a kernel with sums on the side, one instruction adds a product to a sum, because the compiler would not move the
+// addition across the condition. The loads of the next row precede the branch that keeps them above the work on this
+// row.
 TEST(KernelText, SumsOnTheSideTakeProductsAndTheNextRowIsAskedForFirst) {
   const Program program = fused(
       "graph(%x: f32[n, 64], %w: f32[64]) { %1 = group_norm(%x, %w) {groups = 4, eps = 0.1, has_weight = 1} return %1 "

@@ -178,7 +178,7 @@ TEST_F(Clusters, HoldColumnsTogether) {
           << type << " " << n << " x " << c << ", candidate " << wanted;
     }
     unsetenv("FUSEWRIGHT_EMULATOR_SEED");
-    // Of forward and backward at least.
+    // At least one for the forward and one for the backward.
     EXPECT_GE(emulator_count("emulator_cluster_launches"), before + 2) << type << " " << n << " x " << c;
   }
 }

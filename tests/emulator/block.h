@@ -118,7 +118,7 @@ class Block {
     unsigned registers, wanted;         // of a thread; 0: waits for none
     unsigned changes;                   // of `registers`
   };
-  // What all warps of a warpgroup must ask for alike.
+  // The arguments that all warps of a warpgroup must pass alike.
   struct ProductCall {
     Product product;
     int line;

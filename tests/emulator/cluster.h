@@ -17,7 +17,7 @@ class Cluster {
 
   unsigned size() const { return size_; }
   Block& block(unsigned rank) { return *blocks_[rank]; }
-  // Whether a block other than this one can go on.
+  // Returns whether a block other than this one can go on.
   bool others_can_run(const Block& block) const;
 
   std::string who_waits() const;

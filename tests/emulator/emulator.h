@@ -1,6 +1,6 @@
 // CUDA's language as a C++ compiler can take it: the fake NVRTC pastes this, behind interface.h, in front of the text
-// of our kernels. What a kernel may use of CUDA and is not here does not compile; add it, with what the device really
-// does.
+// of our kernels. A kernel that uses a name of CUDA which is not here does not compile; add the name, with what the
+// device really does.
 #ifndef FUSEWRIGHT_EMULATOR_H
 #define FUSEWRIGHT_EMULATOR_H
 
@@ -190,7 +190,7 @@ template <class A>
 constexpr unsigned long long argument_bytes(void (*)(A)) {
   return sizeof(A);
 }
-// What __launch_bounds__ says of a kernel.
+// The limits that __launch_bounds__ gives a kernel.
 struct Bounds {
   unsigned threads, blocks;
 };

@@ -387,7 +387,7 @@ TEST_F(Faults, ABlockOfTheClusterThatHasEnded) {
   EXPECT_TRUE(found);
 }
 
-// What a block sends to another by stores that a barrier counts.
+// Writes a kernel whose blocks send data to one another by stores that a barrier counts.
 struct Sending {
   bool waits_for_barriers = true, waits = true, in_turn = true, enough = true;
   std::string text() const {

@@ -30,7 +30,7 @@ class Stacks {
     return offset < bytes();
   }
   char* top(unsigned index) const { return memory_ + (index + 1) * stack_bytes - index % 32 * 192; }
-  // Whether the address is in a page below one of the stacks.
+  // Returns whether the address is in a page below one of the stacks.
   bool overflowed(const void* address) const;
 
  private:

@@ -1,4 +1,4 @@
-// What kernel text and the emulator's runtime say to each other. Pasted in front of emulator.h and included by the
+// The interface between kernel text and the emulator's runtime. It is pasted in front of emulator.h and included by the
 // runtime, so it includes nothing.
 #ifndef FUSEWRIGHT_EMULATOR_INTERFACE_H
 #define FUSEWRIGHT_EMULATOR_INTERFACE_H
@@ -113,7 +113,7 @@ struct Runtime {
   void (*hold)(const float* accumulators, unsigned count, int line);
 };
 
-// What the compiled text offers for each kernel, found as fwemu_kernel_NAME.
+// The entry that the compiled text exports for each kernel, as fwemu_kernel_NAME.
 struct Kernel {
   void (*call)(const void* arguments);
   unsigned long long argument_bytes;

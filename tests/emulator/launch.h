@@ -30,7 +30,7 @@ struct Diagnosis {
 // Runs the kernel to its end.
 Diagnosis launch(const LaunchRequest& request);
 
-// What the blocks of a launch share.
+// The state that the blocks of a launch share.
 class Launch {
  public:
   Launch(const LaunchRequest& request, uint64_t seed) : request(request), seed(seed) {}

@@ -1,4 +1,4 @@
-// What the fake libraries say of mistakes that are not a kernel's.
+// Tests the messages of the fake libraries about mistakes that are not a kernel's.
 #include "emulator/harness.h"
 
 namespace fwemu::testing {

@@ -46,7 +46,8 @@ class SharedMemory {
 // left for alignment are watched. Poisoned.
 void* allocate_device(size_t bytes, size_t alignment);
 bool free_device(void* p);
-// What lies at or near an address: "4 bytes behind the end of 1024 bytes at 0x..."; empty if nothing of ours does.
+// Describes what is at or near an address: "4 bytes behind the end of 1024 bytes at 0x..."; empty if nothing of ours
+// is.
 std::string locate(const void* address);
 // The first allocation whose watched bytes changed; empty if none did.
 std::string damaged_allocation();

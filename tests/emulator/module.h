@@ -1,5 +1,5 @@
 #pragma once
-// What the fake NVRTC gives as a "cubin", and the fake driver loads: a shared object and the text it was made from.
+// The "cubin" of the fake NVRTC, which the fake driver loads: a shared object and the text it was made from.
 #include <cstddef>
 #include <cstdint>
 #include <memory>

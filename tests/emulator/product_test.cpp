@@ -152,7 +152,8 @@ TEST_F(Products, KeepWhatTheSampleMisses) {
   }
 }
 
-// What the sample misses is no reason to compute a block once more, where the largest numbers make up the sums.
+// Numbers that the sample misses are no reason to compute a block once more, where the largest numbers make up the
+// sums.
 TEST_F(Products, AreNotComputedTwiceForNumbersInFewPlaces) {
   const auto weight = [&](int64_t, int64_t) { return normal(); };
   const Matrix b(40, 2048, true, weight),

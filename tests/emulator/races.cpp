@@ -131,7 +131,7 @@ Races::Order Races::order(const Access& earlier, uint32_t thread, bool asynchron
   const State& state = states_[thread];
   const bool own = earlier.actor == thread;
   if (!own && at(state.base->seen, earlier.actor) < earlier.step) return Order::unknown;
-  // What threads have read may be overwritten by a copy: only what they have written needs a fence.
+  // A copy may overwrite what threads have read: only what they have written needs a fence.
   if (!asynchronous || earlier.asynchronous || !earlier.write) return Order::known;
   return (own ? state.fenced : at(state.base->fenced, earlier.actor)) >= earlier.step ? Order::known : Order::unfenced;
 }
@@ -156,7 +156,7 @@ Races::Conflict Races::note(unsigned block, size_t offset, size_t bytes, Access 
           const unsigned common = earlier.bytes & now.bytes;
           return {true, best == Order::unfenced, earlier, place * 16 + static_cast<size_t>(__builtin_ctz(common))};
         }
-        // Whoever knows of this access will know of that one.
+        // A thread that knows of this access will know of that one.
         if (now.write || (!earlier.write && best == Order::known)) earlier.bytes &= static_cast<uint16_t>(~now.bytes);
       }
       if (earlier.bytes != 0) accesses[kept++] = earlier;

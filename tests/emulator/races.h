@@ -15,7 +15,7 @@
 
 namespace fwemu {
 
-// What is known of the other actors. Shared by the threads that know the same; never changed.
+// The steps of the other actors that are known. Shared by the threads that know the same; never changed.
 struct Knowledge {
   std::vector<uint32_t> seen;    // by actor: its steps up to this one have happened
   std::vector<uint32_t> fenced;  // and what they wrote is in order with the asynchronous proxy
@@ -68,7 +68,7 @@ class Races {
   void learn(uint32_t thread, uint32_t actor, uint32_t step);
   bool knows(uint32_t thread, uint32_t actor, uint32_t step) const;
   uint32_t step_of(uint32_t thread) const { return states_[thread].step; }
-  // What the thread knows to be written is in order with what the asynchronous proxy does next.
+  // Orders the writes that the thread knows of before what the asynchronous proxy does next.
   void fence(uint32_t thread);
 
  private:

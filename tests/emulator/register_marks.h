@@ -1,5 +1,5 @@
 #pragma once
-// What is known of the registers that a kernel's variables stand for: a mark for every 4 bytes of the stacks.
+// Marks the state of the registers that a kernel's variables stand for: a mark for every 4 bytes of the stacks.
 #include <sys/mman.h>
 
 #include <cstdint>

@@ -252,7 +252,7 @@ void Block::ask_for_product(Warp& warp, unsigned index, int line) {
   warp.products.push_back(std::move(pending));
 }
 
-// What the warp's part of the product reads of shared memory: its rows of A, and all of B.
+// Notes the shared memory that the warp's part of the product reads: its rows of A, and all of B.
 void Block::note_product(Warp& warp, unsigned index, const PendingProduct& pending) {
   const Product& product = pending.product;
   const fw::OperandType type = operand_of(product.type);

@@ -1,5 +1,5 @@
 #pragma once
-// What cuTensorMapEncodeTiled writes into the 128 bytes of a CUtensorMap. The device's own encoding is not published;
+// The contents that cuTensorMapEncodeTiled writes into a CUtensorMap. The device's own encoding is not published;
 // this one serves the emulator.
 #include <cstdint>
 #include <string>

@@ -11,7 +11,7 @@
 
 namespace fusewright::testing {
 
-// What Executable is, before and after it is compiled.
+// Does what Executable does, in two steps: before and after compiling.
 class Compiled {
  public:
   Compiled(const Graph& graph, std::vector<bool> wrt, const Options& options) : options_(options) {

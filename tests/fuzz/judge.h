@@ -1,5 +1,5 @@
 #pragma once
-// Whether results are right: against the interpreter in double, beside what roundings can do to them.
+// Decides whether results are right: compares them with the interpreter in double, beside the effect of roundings.
 //
 // The language leaves open where a 16-bit value is rounded, not that it is one number everywhere (ir/ir.h). So the
 // graph is evaluated several times more, each time with other values rounded and all numbers off by their last digit:
@@ -23,12 +23,12 @@ class Variant {
     const std::vector<std::vector<Value>> users = graph.users();
     rounds_.resize(graph.nodes.size());
     inside_.resize(graph.nodes.size());
-    // Of eight values, so many are rounded: all, none but those that always are, few, half, most.
+    // So many of eight values are rounded: all, none except those that always are, few, half, most.
     const uint64_t rounded_of_eight = std::array<uint64_t, 5>{8, 0, 1, 4, 7}[seed % 5];
     for (size_t i = 0; i < graph.nodes.size(); ++i) {
       const Node& node = graph.nodes[i];
       if (!is_float(node.type.dtype)) continue;
-      // What an operation of the user's computes inside may be stored too, but must not leave the type's range for it.
+      // Values inside an operation of the user's may be stored too, but must not leave the type's range for it.
       // Terms of a gradient are results.
       inside_[i] = node.kind() != Kind::contraction && std::all_of(users[i].begin(), users[i].end(), [&](Value user) {
                      return graph[user].origin == node.origin && graph[user].op != Op::add;

@@ -1,7 +1,7 @@
 #pragma once
 // Random graphs: chains of operations over tensors of few symbolic sizes, with several results.
 //
-// What chance would rarely put together is put together on purpose: pooling in front of reductions, a value that meets
+// Combinations that chance would rarely draw are drawn on purpose: pooling in front of reductions, a value that meets
 // its own reduction, 16-bit values that are stored and go on, sums of many terms, numbers near the ends of a type's
 // range.
 #include <numeric>
@@ -136,7 +136,7 @@ class RandomGraph {
     add(v, limit);
   }
 
-  // What follows is another operation of the user's: results of the one before may be rounded (judge.h).
+  // Begins another operation of the user's: results of the one before may be rounded (judge.h).
   void begin_operation() { b_.set_origin(graph_.add_origin({"operation", ""})); }
 
   void add_operation() {

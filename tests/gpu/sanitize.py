@@ -1,5 +1,5 @@
-"""What compute-sanitizer watches: every row of the operator table, the four models and every candidate of columns and
-groups, forward and backward, small.
+"""Runs what compute-sanitizer checks: every row of the operator table, the four models and every candidate of columns
+and groups, forward and backward, small.
 
     compute-sanitizer --tool memcheck python tests/gpu/sanitize.py
     python tests/gpu/sanitize.py --device cpu --only gelu        that the script itself works

@@ -29,7 +29,7 @@ def make(name, scale, device, seed=0):
     return file.build(scale, seed, device), lambda: file.inputs(scale, device)
 
 
-# Of TF32, which the library may use for convolutions in one layout and not in the other.
+# The precision of TF32, which the library may use for convolutions in one layout and not in the other.
 TF32_ERROR = 2.0**-10
 
 
@@ -176,7 +176,7 @@ def test_a_hundred_runs_are_equal_bit_for_bit(name, device):
 @pytest.mark.cuda
 @names
 def test_memory(name, scale, device):
-    """What is held between forward and backward, and the peak of a step, are not above eager's."""
+    """The memory held between forward and backward, and the peak of a step, are not above eager's."""
     found = {}
     for kind in ("eager", "fused"):
         model, draw = make(name, scale, device)

@@ -91,7 +91,7 @@ def test_pooling_behind_norms(pool, format):
     "norm", [lambda: nn.GroupNorm(8, 64), lambda: nn.GroupNorm(16, 64), lambda: nn.BatchNorm2d(64)]
 )
 def test_long_rows_of_channels_last(norm):
-    """What they write is left to a pointwise kernel, which reads roots and quotients of rows from memory."""
+    """A pointwise kernel writes their results, and reads roots and quotients of rows from memory."""
     model = nn.Sequential(norm(), nn.SiLU(), nn.Conv2d(64, 32, 3, padding=1), nn.SiLU())
     for parameter in model[0].parameters():
         nn.init.normal_(parameter)

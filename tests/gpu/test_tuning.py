@@ -82,7 +82,7 @@ def test_a_graph_of_sizes_that_were_not_timed():
 
 
 def test_against_eager():
-    """Whoever wins, results and gradients are right, and the caller's are not touched by timing."""
+    """Results and gradients are right for either winner, and timing does not touch the caller's."""
     for sizes in ((3, 5), (2048, 2048)):
         inputs = draw(*sizes)
         ours = optimize(rows, tune=True)

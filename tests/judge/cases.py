@@ -20,7 +20,7 @@ DTYPES = {
         torch.int64, torch.int32, torch.uint8, torch.int8, torch.int16, torch.bool,
     )
 }  # fmt: skip
-# In the order in which they run. What they do with an operator stands in contexts.py.
+# In the order in which they run. contexts.py says what they do with an operator.
 KINDS = ("plain", "between", "sum", "mean", "softmax", "inplace", "written", "resized", "reference", "error")
 HELD_BACK = 0.2  # the part of all cases that nobody looks at while the library is developed
 HELD_BACK_SEED = "held back 1"
@@ -39,7 +39,7 @@ class Group(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What an operator is called with; `process` picks what has a gradient worth comparing from what it returns."""
+    """The arguments of an operator; `process` picks the results whose gradients are worth comparing."""
 
     input: object
     args: tuple

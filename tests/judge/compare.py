@@ -161,7 +161,7 @@ def equal(a: torch.Tensor | None, b: torch.Tensor | None) -> bool:
 def problems(
     fused: Callable[[Nudge], Outcome], function: Callable, sample: Sample, entry: Undefined | None = None
 ) -> list[str]:
-    """What is wrong with the outcome beside eager's; `fused(nudge)` gives it."""
+    """Returns what is wrong with the outcome of `fused(nudge)` beside eager's."""
     eager, ours = call(function, sample), fused(as_they_are)
     if eager.error or ours.error:
         return [] if eager.error == ours.error else [f"exception {ours.error!r}, eager's {eager.error!r}"]
@@ -189,14 +189,14 @@ def _three(ours: Outcome, eager: Outcome, exact: Outcome, name: str) -> tuple:
 
 
 def _outside(fused: Callable, function: Callable, sample: Sample, eager: Outcome, ours: Outcome) -> list[str]:
-    """What the oracle does not let pass."""
+    """Returns what the oracle refuses."""
     first = {"eager": eager, "fused": ours}
 
     def outcome(who: str, nudge: Nudge) -> Outcome:
         if who == "fused":
             return fused(nudge)
         exact = call(function, sample, wide=who == "exact", nudge=nudge)
-        # What has no float64 is its own reference.
+        # A function without float64 is its own reference.
         return call(function, sample, nudge=nudge) if exact.error else exact
 
     def run(who: str, nudge: Nudge) -> dict:
@@ -214,7 +214,7 @@ def _outside(fused: Callable, function: Callable, sample: Sample, eager: Outcome
 
 
 def _discrete_as_exact(ours, eager, exact) -> bool:
-    """Whether integers and truth values that are not eager's are those of float64: eager rounded before it compared."""
+    """Returns whether discrete values that are not eager's are float64's: eager rounded before it compared."""
     if any(x is None or x.is_floating_point() or x.shape != ours.shape for x in (ours, eager, exact)):
         return False
     return ours.dtype is eager.dtype and bool(((ours == eager) | (ours == exact.to(ours.dtype))).all())

@@ -1,6 +1,6 @@
-"""What is done with an operator: alone, between two pointwise operators, before a reduction, in place.
+"""Puts an operator into contexts: alone, between two pointwise operators, before a reduction, in place.
 
-What stands before an operator changes no value, so that no sample leaves the operator's domain.
+The operators before it change no value, so that no sample leaves the operator's domain.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known so far, and the table of it."""
+"""Reads the results that are known so far, and makes their table."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Results:
         return not any(record["status"] in BAD for record in self.cases.values())
 
     def is_done(self, group: str, most: int, seed: str) -> bool:
-        """Whether all cases of the group ran that would be drawn, `most` of them by the seed (0: all)."""
+        """Returns whether all cases of the group ran that would be drawn, `most` of them by the seed (0: all)."""
         record = self.groups.get(group)
         if record is None:
             return False

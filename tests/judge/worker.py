@@ -48,7 +48,7 @@ class Watching(Session):
 
 
 def judge_case(group: Group, sample: Sample) -> dict:
-    """What came of one case."""
+    """Judges one case, and returns its record."""
     op, entry = cases.operators()[group.operator], undefined(group.operator)
     asked = [sample]
     function = contexts.function_of(op, group.kind)
@@ -84,7 +84,7 @@ def _caller(compiled: Callable, sample: Sample) -> Callable[[Nudge], Outcome]:
 
 
 def _applies(function: Callable, op, group: Group, sample: Sample) -> bool:
-    """Whether the kind is another question than the plain one."""
+    """Returns whether the kind tests something that the plain one does not."""
     if group.kind in ("inplace", "written"):
         return isinstance(sample.input, torch.Tensor) and not sample.broadcasts_input
     if group.kind not in ("mean", "softmax"):
@@ -117,7 +117,7 @@ def _how_much(session: Watching, before: dict) -> str:
 
 
 def _fell_back(session: Watching) -> dict:
-    """What stayed PyTorch's and why, in the words of the log where a fault may be behind it."""
+    """Returns what stayed PyTorch's and why, with the text of the log where a fault may be the cause."""
     words = (f"{f.reason} {f.operator} {f.detail if f.reason in LOUD else ''}".strip() for f in session.fallbacks)
     outside = sorted({word[:300] for word in words})
     return {"outside": outside[:8]} if outside else {}

@@ -1,5 +1,5 @@
 #pragma once
-// Of both forms of math.h, the processor's and the device's: included after the one that is meant.
+// Tests the extrema of math.h in its form for CPUs or for devices: include this header after the one to test.
 #include <gtest/gtest.h>
 
 #include <cmath>

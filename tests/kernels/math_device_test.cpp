@@ -39,7 +39,8 @@ float approximate(double exact, double bound) {
 
 }  // namespace
 
-// What math.h takes from CUDA. Its namespace gets another name: math_test.cpp has the processor's functions.
+// Defines the names that math.h takes from CUDA. Its namespace gets another name: math_test.cpp has the CPU's
+// functions.
 #define __CUDACC_RTC__
 #define FW_EMULATOR
 #define __device__

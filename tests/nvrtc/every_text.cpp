@@ -2,9 +2,9 @@
 //
 // FOLDER: texts that the emulator left there (FUSEWRIGHT_EMULATOR_TEXTS). KNOWN: a file that remembers, from run to
 // run, what has compiled. Every text goes through the compiler's front end for every architecture: that is where texts
-// differ. What comes after it depends on the instructions that are asked for, all of which stand in the headers
-// (tests/emulator/device_header_test.cpp has those as machine code); so machine code is made of one variant of each
-// kernel.
+// differ. The stages after it depend on the instructions, all of which are in the headers
+// (tests/emulator/device_header_test.cpp compiles these to machine code). So machine code is made of one variant of
+// each kernel.
 // Many kernels are one program, each in a namespace of its own: the headers in front cost more than a kernel.
 // Exit status 77: there is no NVRTC.
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-// What each kind of operation gives for given operands, and what it refuses, naming the operation and the shapes.
+// Tests the type that each kind of operation infers, and the operands it refuses, naming the operation and the shapes.
 #include "support/graphs.h"
 
 namespace fusewright::testing {

@@ -76,7 +76,7 @@ TEST_P(EveryOp, HasItsDerivative) {
     }
 }
 
-// What is computed, in the order in which the results need it: operands before users, left before right.
+// Returns the values in the order in which the results need them: operands before users, left before right.
 std::vector<Value> reading_order(const Graph& graph) {
   std::vector<Value> order;
   std::vector<bool> seen(graph.nodes.size());

@@ -65,7 +65,7 @@ TEST(Reach, NoneWhereNoPathLeads) {
   EXPECT_FALSE(program.training());
 }
 
-// What a rule takes away is a zero, also where nothing else is wanted.
+// A gradient that a rule removes is zero, even if no other is wanted.
 TEST(Reach, BeforeAnythingIsRewritten) {
   Program alone =
       fused("graph(%x: f32[n, c], %b: f32[c]) { %1 = add(%x, %b) %2 = batch_norm(%1) {eps = 0.1} return %2 }", {"b"});
@@ -151,7 +151,7 @@ TEST(Remember, ResultsThatPyTorchKeeps) {
   EXPECT_EQ(saved(softmax, "div", {"x"}), (Names{"x", "amax", "sum"}));
   const char* gate = "graph(%x: f32[n, c], %y: f32[n, c]) { %1 = add(%x, %y) %2 = sigmoid(%1) return %2 }";
   EXPECT_EQ(saved(gate, "sigmoid", {"x", "y"}), (Names{"sigmoid"}));
-  // What it is computed by is not what counts: PyTorch's -(-y) is a tensor of its own.
+  // The operator counts, not how we compute it: PyTorch's -(-y) is a tensor of its own.
   EXPECT_EQ(
       saved("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 1} %2 = neg(%1) %3 = neg(%2) return %3 }", "neg", {"x"}),
       (Names{"x", "amax", "sum"}));

@@ -105,7 +105,7 @@ TEST(Fuse, NothingSharedNothingGained) {
   EXPECT_EQ(forward_kernels("graph(%x: f32[n], %y: f32[n]) { %1 = exp(%x) %2 = exp(%y) return %1, %2 }").size(), 2u);
 }
 
-// Of layers: a matrix product, and a norm that reads the one before.
+// Times layers of a matrix product, and a norm that reads the one before.
 double seconds_of_cpu_to_fuse(int layers) {
   std::string inputs = "%x: f32[n, c]", body, x = "%x";
   for (int i = 0; i < layers; ++i) {
@@ -139,7 +139,7 @@ TEST(Fuse, AReshapeThatIsNoProductOfLoopsIsAView) {
 }
 
 // Weight and bias of an instance norm take sums of rows: their gradients come out of the kernel that reads the data.
-// Those of a group norm are sums of parts of its rows, which read it again.
+// The gradients of a group norm are sums of parts of its rows, which read the data again.
 TEST(Fuse, GradientsOfAnInstanceNormReadTheDataOnce) {
   const auto readers = [](const std::string& norm) {
     const Program program = fused("graph(%x: f32[n, 8, 256, 256], %a: f32[8], %b: f32[8]) { %1 = " + norm +

@@ -160,7 +160,7 @@ TEST(Layout, TransposedConvolutionsAndReductionsOverChannelsTakePart) {
   EXPECT_EQ(copies_of_images(program.forward), 1) << print(program.forward);  // x
 }
 
-// Of volumes in f32: by steps of two, also few channels; by longer ones, and with more taps, not.
+// Volumes in f32 take part with steps of two, even with few channels, but not with longer steps or more taps.
 TEST(Layout, TransposedVolumesTakePartInShortSteps) {
   auto with = [](const std::string& step, const std::string& taps, const std::string& type) {
     const std::string all = "(" + step + ", " + step + ", " + step + ")", n = taps + ", " + taps + ", " + taps;

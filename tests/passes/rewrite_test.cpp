@@ -130,7 +130,7 @@ TEST_P(EveryRule, KeepsTheNumbers) {
     EXPECT_EQ(difference(after[i], before[i], 1e-12, 1e-12), "") << print(program.forward);
 }
 
-// What the swish is taken of is one factor, though it is a product of two that may be large.
+// The argument of the swish is one factor, although it is a product of two that may be large.
 TEST(Rewrite, GradientOfSwishOfProduct) {
   EXPECT_EQ(rewrites("graph(%a: f64[n, c], %b: f64[n, c], %g: f64[n, c]) { %x = mul(%a, %b) %s = sigmoid(%x) "
                      "%1 = mul(%g, %s) %2 = mul(%g, %x) %k: f64[] = constant() {value = 1} %3 = sub(%k, %s) "
@@ -237,7 +237,8 @@ int sums_of(const Graph& graph) {
       std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) { return node.op == Op::sum; }));
 }
 
-// Of the gradient and of its product with the distance: the same two give the gradients of weight and bias.
+// The sums are of the gradient and of its product with the distance; the same two give the gradients of weight and
+// bias.
 TEST(Rewrite, TheGradientOfANormHasTwoSums) {
   Program batch = program_of(
       "graph(%x: f32[n, c], %w: f32[c], %b: f32[c]) { %y = batch_norm(%x, %w, %b) {eps = 0.1, has_weight = 1, has_bias "
@@ -276,7 +277,7 @@ TEST(Rewrite, ANormIsAMultiplyAdd) {
   EXPECT_EQ(elementwise(program.backward), 6) << print(program.backward);
 }
 
-// What looks alike and would lose digits, overflow, or divide an infinity by nothing.
+// Chains that look like a norm, but would lose digits, overflow, or divide an infinity by zero, stay as they are.
 TEST(Rewrite, OnlyANormIsOne) {
   const std::string head =
       "graph(%x: f64[n, c], %k: f64[c]) { %q = square(%x) %p = sum(%q) {dims = (0), keepdim = 1} %r = rsqrt(%p) %s = "
@@ -301,7 +302,7 @@ TEST(Rewrite, OnlyANormIsOne) {
     EXPECT_EQ(rewrites((head + rest + " }").c_str()), std::vector<std::string>{}) << rest;
 }
 
-// What looks like softmax's gradient, and sums over other elements than the divisor belongs to.
+// Chains that look like softmax's gradient, but sum over other elements than their divisor, stay as they are.
 TEST(Rewrite, SoftmaxGradientsSumTheirOwnRows) {
   const std::string rest =
       "%y = div(%e, %s) %1 = div(%g, %s) %2 = neg(%g) %3 = div(%y, %s) %4 = mul(%2, %3) %5 = sum(%4) {dims = (1), "

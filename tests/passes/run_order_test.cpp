@@ -7,7 +7,7 @@
 namespace fusewright::testing {
 namespace {
 
-// Layers of 64 features over 4096 rows: matmul and what follows it. What a layer hands on takes 64 times the memory of
+// Layers of 64 features over 4096 rows: matmul and what follows it. The result of a layer takes 64 times the memory of
 // its weight.
 std::string chain(int layers, const std::string& function = "exp", const std::string& rows = "4096") {
   std::string inputs = "%x: f32[" + rows + ", 64]", body, x = "%x";

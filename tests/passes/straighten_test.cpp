@@ -23,8 +23,8 @@ std::string over_groups(const std::string& in, const std::string& out) {
          out + " }";
 }
 
-// What the kernels are, in the order in which they run: "copy", "pointwise", "row" or "column" by what lies innermost
-// in what they read.
+// Returns the kinds of the kernels, in the order in which they run: "copy", "pointwise", "row" or "column" by the
+// innermost axis of what they read.
 std::vector<std::string> kinds(const Graph& graph, const Fusion& fusion) {
   std::vector<std::string> result;
   for (const Group& group : fusion.groups) {

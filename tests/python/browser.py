@@ -21,7 +21,7 @@ def executable() -> str | None:
 
 
 class Browser:
-    """One page at a time. What it complains about is in `complaints`."""
+    """One page at a time. Its messages are in `complaints`."""
 
     def __init__(self):
         self._profile = tempfile.TemporaryDirectory(prefix="fusewright-browser-", ignore_cleanup_errors=True)

@@ -365,7 +365,7 @@ def results(
 
 
 def runs_in_eager(program: Program) -> bool:
-    """Whether PyTorch runs it, with finite results: else there is nothing to compare with."""
+    """Returns whether PyTorch runs it, with finite results: else there is nothing to compare with."""
     try:
         found = results(program, program.function())
     except (RuntimeError, TypeError, IndexError, NameError, ValueError):
@@ -374,7 +374,7 @@ def runs_in_eager(program: Program) -> bool:
 
 
 def problem(program: Program) -> str | None:
-    """What is wrong with the program as the library runs it, in words."""
+    """Describes what is wrong with the program as the library runs it; None if nothing is."""
     torch._dynamo.reset()
     plain = program.function()
     fast = fusewright.optimize(program.function())

@@ -1,4 +1,4 @@
-"""What users get wrong, and machines that lack something: eager's own exception, or one line and the right result."""
+"""Wrong calls, and machines that lack something, give eager's own exception, or one line and the right result."""
 
 import os
 import shutil

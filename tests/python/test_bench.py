@@ -362,7 +362,7 @@ def test_more_than_the_hardware_can_do(monkeypatch):
 
 @pytest.mark.parametrize("reads_only", [False, True], ids=["reads and writes", "reads"])
 def test_a_floor_on_the_processor(monkeypatch, reads_only):
-    """What caches can hold does not count, and neither does the library, whose time is no floor for other ways."""
+    """Bytes that caches hold do not count. Neither does the library, whose time is no floor for other ways."""
     x = torch.randn(2**22)
     function = (lambda x: (x * 2 + 1).sum()) if reads_only else (lambda x: x * 2 + 1)
     moved = x.nbytes + (4 if reads_only else x.nbytes)
@@ -388,7 +388,7 @@ def test_bad_output(capsys, file):
 
 
 def test_training_step_through_a_call():
-    """What is called may be another object than what holds the parameters."""
+    """The callable may be another object than the one with the parameters."""
     model = nn.Linear(3, 4)
     x, gradient = torch.randn(5, 3), torch.randn(5, 4)
     candidate = Candidate("half", model, lambda x: model(x) / 2)
@@ -397,7 +397,7 @@ def test_training_step_through_a_call():
 
 
 def test_nobody_always_has_the_same_neighbour():
-    """Whoever runs before a candidate leaves the machine in some state."""
+    """The candidate that runs before another leaves the machine in some state."""
     calls = []
     names = ["a", "b", "c", "d"]
     candidates = {name: lambda name=name: calls.append(name) or time.sleep(0.002) for name in names}

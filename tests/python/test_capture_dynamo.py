@@ -1,4 +1,4 @@
-"""What DESIGN.md says was seen of Dynamo and export, one test each; failures, exceptions, logs."""
+"""Tests each peculiarity of Dynamo and export that docs/capture.md lists; failures, exceptions, logs."""
 
 import copy
 import gc

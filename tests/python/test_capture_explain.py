@@ -115,7 +115,7 @@ def test_every_operator_is_listed_once():
 
 
 def test_totals_count_the_same_things():
-    """Of a model that is partly fused, what is left to PyTorch counts on both sides."""
+    """If a model is partly fused, the operators left to PyTorch count on both sides."""
     model, *inputs = partly()
     regions = explain(model, *inputs)
     eager, fused = _traffic(model, inputs), _traffic(optimize(copy.deepcopy(model)), inputs, regions)

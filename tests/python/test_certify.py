@@ -194,7 +194,7 @@ def test_an_optimised_model():
     assert "Expected more than 1 value" in refused["train, float32, dimension 0 of 1, seed 3"]
     assert "cannot be multiplied" in refused["train, float32, dimension 1 of 8, seed 3"]
     assert any(case["size"] == [0, 1] and case["mode"] == "eval" for case in asked)
-    # What shift_cancels_in_norm does is allowed, and said.
+    # The effect of shift_cancels_in_norm is allowed, and noted.
     assert any("0.bias is exactly 0" in note for note in result["notes"])
 
 

@@ -138,7 +138,7 @@ def test_help_shows_examples(capsys, command):
 
 
 def fresh_process(program, *arguments, **options):
-    """What a program prints in an interpreter that has imported nothing yet."""
+    """Returns what a program prints in an interpreter that has imported nothing yet."""
     done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -208,7 +208,7 @@ assert fusewright.__version__ == fusewright._core.version()
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3, 1.0, 2.0, 4.0, 6.0])
 def test_interrupted(tmp_path, model, seconds):
-    """While torch is imported, in the middle of the work, at the end: one line and 130. What is written is not there.
+    """While torch is imported, in the middle of the work, at the end: one line and 130. No file is left.
 
     The interrupt comes some seconds after the first line of ours runs; what a slow machine does then does not matter.
     """
@@ -295,7 +295,7 @@ def test_run(capsys, model, tmp_path):
 
 
 def test_cache(capsys, tmp_path, monkeypatch):
-    """What the library wrote is whole; what it would not load is named; nothing is made; others' files stay."""
+    """Entries of the library are whole; entries it would refuse are named; nothing is created; other files stay."""
     root = tmp_path / "cache"
     monkeypatch.setenv("FUSEWRIGHT_CACHE_DIR", str(root))
     assert fusewright(capsys, "cache", "info")[:2] == (0, f"{root}: 0 entries, 0 B\n")

@@ -26,7 +26,7 @@ def free_port() -> int:
 
 @functools.cache
 def run_workers(world: int) -> list[dict]:
-    """What each rank found, by the name of the case."""
+    """Returns the findings of each rank, by the name of the case."""
     environment = os.environ | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo", "PYTHONFAULTHANDLER": "1",
@@ -137,7 +137,7 @@ def main() -> None:
             case = " ".join(map(str, (name, order, *arguments)))
             results[case] = {"difference": difference, "log": list(lines), **counts}
 
-    # What the tests would see of ranks that do not exchange their gradients.
+    # Records what the tests would see if ranks did not exchange their gradients.
     expected, alone = distributed_data_parallel(False), make(False)
     train(alone)
     results["alone"] = max((alone.state_dict()[key] - expected[key]).abs().max().item() for key in expected)

@@ -1,4 +1,4 @@
-"""What the four showcase models become: how many kernels, of what, forward and backward; and that sizes cost none."""
+"""The four showcase models become the expected kernels, forward and backward, and other sizes cost none."""
 
 import pytest
 import showcase

@@ -81,7 +81,7 @@ def configure(tmp_path, python_path=None):
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
 def test_configuring_finds_the_torch_that_is_there(tmp_path):
     assert f"Found torch {torch.__version__}" in configure(tmp_path)[1]
-    # What pip's isolated build does: the packages beside the interpreter are hidden.
+    # Hides the packages beside the interpreter, as pip's isolated build does.
     (tmp_path / "sitecustomize.py").write_text(
         "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p]"
     )

@@ -94,7 +94,7 @@ def spoil(x, element):
     return y + 0 * x
 
 
-# What eager does, what is found wrong with it, and what the problem begins with.
+# Each entry has eager's function, a faulty one, and the beginning of the problem that the judge must report.
 FAULTY = {
     "value": (lambda x: 2 * x, lambda x: 2.001 * x, "output 0: error"),
     "element": (lambda x: 2 * x, lambda x: spoil(x, 2 * x[0, 0] + 1e-3), "output 0: error"),

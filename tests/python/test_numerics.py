@@ -624,7 +624,7 @@ def test_gradient_of_a_norm_with_any_spread(spread):
     ids=["distance after scaling", "of the largest", "over zero", "products of means"],
 )
 def test_chains_that_look_like_norms(chain):
-    """What is exact in the reals would lose digits here, overflow, or make NaN of an infinity."""
+    """A rewrite that is exact in the reals would lose digits here, overflow, or make NaN of an infinity."""
 
     class Model(nn.Module):
         def __init__(self):
@@ -636,5 +636,5 @@ def test_chains_that_look_like_norms(chain):
 
     torch.manual_seed(0)
     certificate = certify(Model(), 1000 + torch.randn(64, 512), seeds=1, dtypes=(), batches=(), layouts=(), specials=())
-    # Of a gradient where nearly all cancels eager has few digits itself, and a rounding more or less counts.
+    # Where nearly all of a gradient cancels, eager has few digits itself, and one rounding more or less counts.
     assert all(v.ok or v.ratio < 4 for case in certificate.cases for v in case.verdicts), certificate

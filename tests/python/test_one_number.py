@@ -139,7 +139,7 @@ def test_the_softmax_of_a_stored_value(dtype):
 
 
 def same_gradients(fn, x):
-    """What is the largest is beyond doubt in float32: result and gradient are eager's but for rounding."""
+    """In float32 the largest element is certain: result and gradient are eager's except for rounding."""
     found = []
     for f in (optimize(fn, strict=True), fn):
         leaf = x.clone().requires_grad_()

@@ -133,7 +133,7 @@ def test_one_input_from_another():
 
 
 def test_some_inputs_and_results_only():
-    """What is not differentiable, what wants no gradient, and a result that nobody uses."""
+    """Covers an input that is not differentiable, one that wants no gradient, and a result that is not used."""
 
     def fn(x, mask, w):
         y = torch.where(mask, torch.tanh(x), x * w)
@@ -550,7 +550,7 @@ def test_autocast(dtype):
         (g,) = grad(y.double().sum(), leaf, create_graph=True)
         g.square().sum().backward()
         result = {"y": y, "g": g, "x": leaf.grad} | {n: p.grad for n, p in ours.named_parameters()}
-        # What passed through 16 bits is judged as such.
+        # Results that passed through 16 bits are judged as such.
         return {n: t if exact or t is None else t.to(dtype) for n, t in result.items()}
 
     judge(run)

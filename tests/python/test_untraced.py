@@ -1,4 +1,4 @@
-"""What a trace would lose: such graphs run as Dynamo gave them, in one log line, and compute what eager computes."""
+"""Graphs that a trace would spoil run as Dynamo gave them, with one log line, and compute what eager computes."""
 
 import copy
 
@@ -77,7 +77,7 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name, regions", [("beside_another_path", 2), ("alone", 2), ("two_results", 4)])
 def test_functions_are_left_to_python(name, regions):
-    """What stands around them is fused, and so is what Python runs in them: the two results of Rounded."""
+    """The operators around them are fused, and so are those that Python runs in them: the two results of Rounded."""
     before = fusewright.stats()
     same(FUNCTIONS[name], *matrices(), fast=optimize(FUNCTIONS[name], strict=True))
     after = fusewright.stats()

@@ -23,7 +23,7 @@ def agree(ours, plain, *inputs):
 
 
 def operators_of(call):
-    """What PyTorch's profiler sees of a call, without what captures do."""
+    """Returns the operators that PyTorch's profiler sees in a call, without those of a capture."""
     with torch.profiler.profile() as profile:
         call()
     return [event.key for event in profile.key_averages()]

@@ -44,7 +44,7 @@ std::string source(const std::string& name) {
   return text.replace(text.find("NAME"), 4, name);
 }
 
-// What only a test needs of the driver.
+// Calls a function of the driver that only tests need.
 template <class... Parameters>
 void call(const char* name, Parameters... parameters) {
   void* library = dlopen("libcuda.so.1", RTLD_NOW);

@@ -402,7 +402,7 @@ TEST_F(CudaRuntimeTest, AForkedChildLeavesTheDriverAlone) {
             0);
 }
 
-// What we add to the driver's own time at each launch. About 25 ns; the bound allows for debug builds.
+// Bounds the time that we add to the driver's own at each launch. It is about 25 ns; the bound allows for debug builds.
 TEST_F(CudaRuntimeTest, LaunchIsCheap) {
   Runtime runtime(options, cache);
   void* kernel = runtime.compile({source("k")}, hopper)[0]->kernel("k", 0);

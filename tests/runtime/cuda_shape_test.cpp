@@ -152,7 +152,7 @@ TEST(CudaShape, TotalsOfLongRowsFillTheDevice) {
   EXPECT_EQ(kernel.planned(4).blocks, 8 * 64);
 }
 
-// What `fuse` takes for a row that a block holds.
+// Rows that `fuse` expects a block to hold are held.
 TEST(CudaShape, RowsWithSumsOnTheSideAreHeld) {
   for (const char* text :
        {"graph(%x: f32[2048, 8192], %w: f32[8192], %b: f32[8192]) { %1 = layer_norm(%x, %w, %b) {axes = 1, eps = 0.01, "
@@ -240,7 +240,7 @@ TEST(CudaShape, ClustersHoldLongRows) {
   struct Rows {
     int64_t rows, length, cluster, threads, share;
   };
-  // Of many rows there are eight times as many clusters as find room; of few each has some.
+  // Many rows get eight times as many clusters as run at a time; with few rows each cluster has some.
   for (auto [rows, length, cluster, threads, share] : {Rows{4096, 16384, 1, 512, 2},
                                                        {4096, 32000, 4, 256, 8},
                                                        {400, 32768, 4, 256, 7},
@@ -354,7 +354,7 @@ TEST(CudaShape, AWarpHasAThreadForEachColumnInRegisters) {
     }
 }
 
-// What a block does not begin with costs nothing: rows that leave no sums are shared out to as many as there can be.
+// More blocks cost nothing where they have no setup: rows that leave no sums are shared out to as many as possible.
 TEST(CudaShape, RowsWithoutSumsHaveManyBlocks) {
   for (int elements : {256, 768, 1024, 4096}) {
     const Program program = fused("graph(%x: f32[8192, " + std::to_string(elements) +

@@ -54,7 +54,7 @@ class CudaTest : public ::testing::Test {
   LogCapture log;
 };
 
-// What an expression throws; empty if nothing of this type.
+// Returns the message of the exception that an expression throws; empty if it throws none of this type.
 template <class Exception, class Function>
 std::string message_of(Function function) {
   try {

@@ -265,7 +265,7 @@ TEST(Accuracy, VarianceFarFromZero) {
   std::mt19937 random(12);
   std::normal_distribution<double> noise;
   const int64_t count = 20000;
-  // Of rows and of columns, longer than what is held.
+  // Both rows and columns are longer than registers hold.
   for (const auto& [dims, sizes] : {std::pair<std::string, Sizes>{"1", {2, count}}, {"0", {count, 2}}}) {
     Array x(DType::f32, sizes);
     for (double& value : x.data) value = static_cast<float>(1e6 + noise(random));
@@ -518,7 +518,7 @@ TEST(Executable, OtherSizesNeedNoOtherKernel) {
   }
 }
 
-// What was worked out for one call serves another only if nothing that matters has changed.
+// Results remembered from one call serve another only if nothing that matters has changed.
 struct OneOfManyCalls {
   std::map<std::string, int64_t> sizes;
   Layouts layouts = {};

@@ -1,4 +1,4 @@
-// What a Plan refuses, before anything is computed, and what its memory does.
+// Tests the inputs that a Plan refuses before it computes anything, and how it uses memory.
 #include "runtime/plan/plan.h"
 
 #include "support/execute.h"

@@ -137,7 +137,8 @@ TEST_F(TunerTest, TheDeviceDoesNotWaitForTheHost) {
   EXPECT_EQ(runs, (std::vector<int>{6, 2})) << "8, 16, 32, 64, 128 writes";
 }
 
-// What takes milliseconds is not disturbed by what takes microseconds, and would be noticed.
+// Candidates that take milliseconds are sampled once: noise of microseconds does not matter, and a user would notice
+// more.
 TEST_F(TunerTest, SamplesLongCandidatesOnce) {
   const auto timing = time({4000, 3000});
   ASSERT_TRUE(timing);
@@ -175,7 +176,7 @@ TEST_F(TunerTest, FlushesBeforeEachSampleAndTimesOnlyTheCandidate) {
   for (const std::string& call : cuda.calls)
     for (const char* kind : {"cuCtxReset", "flush", "launch", "cuEvent"})
       if (call.starts_with(kind)) calls.push_back(call);
-  // What the cache was asked to hold would outlive the flush.
+  // Lines that the cache was asked to hold would outlive the flush.
   const std::vector<std::string> once = {"cuCtxResetPersistingL2Cache",
                                          "flush",
                                          "cuEventCreate",

@@ -41,7 +41,7 @@ struct Call {
   void expect_unchanged() const { EXPECT_EQ(disagreement(inputs, arrays, "input"), ""); }
 };
 
-// What is asked of the host beside kernels.
+// Records what a plan asks of the host beside kernels.
 class Watching : public ForwardingHost {
  public:
   Watching() : ForwardingHost(backend_host()) {}

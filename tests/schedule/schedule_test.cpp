@@ -118,7 +118,7 @@ TEST(LoopOrder, WithTilesMostBytesDecideOnTheLines) {
       "return %2 }";
   EXPECT_EQ(inner(mixed, false), "c");
   EXPECT_EQ(inner(mixed, true), "w");
-  // Of as many bytes, the axis along which the factor of a channel is one number.
+  // With equally many bytes, the innermost axis is the one along which the factor of a channel is one number.
   Program program =
       program_of("graph(%x: f32[n, c, h, w]@0231, %m: f32[c, 1, 1]) { %1: f32[n, c, h, w] = mul(%x, %m) return %1 }");
   fuse(program);

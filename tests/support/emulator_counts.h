@@ -1,5 +1,5 @@
 #pragma once
-// What the emulated driver has counted: "emulator_launches" and others of tests/emulator/libcuda.cpp.
+// Reads the counters of the emulated driver: "emulator_launches" and others of tests/emulator/libcuda.cpp.
 #include <dlfcn.h>
 
 #include <cstdint>

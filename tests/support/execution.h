@@ -81,7 +81,7 @@ Execution execute(const Compiled& executable, const std::vector<Array>& inputs, 
   return result;
 }
 
-// Of tensors without gaps, which results are.
+// Returns whether two tensors without gaps, as results are, have the same bits.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   return std::memcmp(a.data, b.data, static_cast<size_t>(a.elements() * size_of(a.dtype))) == 0;
 }

@@ -27,7 +27,7 @@ struct FakeLaunch {
 struct FakeCuda {
   std::mutex mutex;
 
-  // What the test sets.
+  // The test sets these.
   int version = 13000;
   std::vector<FakeDevice> devices = {{"Fake H100", 9, 0, 232448}};
   std::map<std::string, int> errors;  // by function: what it answers
@@ -38,7 +38,7 @@ struct FakeCuda {
   // Microseconds, of the device (for events) and of the host: a test moves them on where work would take time.
   double now = 0, host_now = 0;
 
-  // What it sees.
+  // The test reads these.
   std::vector<std::string> calls;
   std::map<int, int> contexts;       // retained, by device
   std::map<void*, int> modules;      // loaded, with their device
@@ -58,13 +58,13 @@ struct FakeCuda {
 struct FakeNvrtc {
   std::mutex mutex;
 
-  // What the test sets.
+  // The test sets these.
   int major = 13, minor = 0;
   std::vector<int> architectures = {75, 80, 86, 89, 90, 100, 120};
   std::map<std::string, int> errors;
   int milliseconds = 0;  // that a compilation takes
 
-  // What it sees. A source with #error in it fails.
+  // The test reads these. A source with #error in it fails.
   std::vector<std::string> options;  // of the last compilation
   std::set<void*> programs;          // not destroyed
   int compilations = 0, at_once = 0, most_at_once = 0;

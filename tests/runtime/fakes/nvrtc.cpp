@@ -1,5 +1,5 @@
-// An NVRTC for tests: fakes.h. What it makes is a line with the kind and the target, then the source. A function is
-// left out where FAKE_INCOMPLETE is defined.
+// An NVRTC for tests: fakes.h. Its output is a line with the kind and the target, then the source. A function is left
+// out where FAKE_INCOMPLETE is defined.
 #include "runtime/cuda/nvrtc.h"
 
 #include <algorithm>
