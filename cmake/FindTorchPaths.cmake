@@ -4,6 +4,7 @@
 # headers and four libraries, so this module takes its place. It defines
 #   TorchPaths_FOUND, TorchPaths_VERSION, TorchPaths_LIB_DIR and the target TorchPaths::torch.
 # The headers bring torch's own copy of pybind11, the one whose casters torch/extension.h was written for.
+# A version outside of the range is an error, whether or not torch is required.
 #
 # An isolated build of pip hides the packages of its interpreter by PYTHONPATH: without that it shows the torch that the
 # package will be installed beside.
@@ -40,8 +41,11 @@ if(number)
     message(STATUS "Found torch ${TorchPaths_VERSION} in ${TorchPaths_ROOT}")
   endif()
 endif()
-if(NOT TorchPaths_FOUND AND TorchPaths_FIND_REQUIRED)
-  message(FATAL_ERROR " fusewright: ${failure}") # the space keeps it in one line
+if(NOT TorchPaths_FOUND)
+  if(number OR TorchPaths_FIND_REQUIRED)
+    message(FATAL_ERROR " fusewright: ${failure}") # the space keeps it in one line
+  endif()
+  message(STATUS "No torch is in sight: the package builds the part for it when it is first used")
 endif()
 
 if(TorchPaths_FOUND AND NOT TARGET TorchPaths::torch)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -30,7 +31,6 @@ STAMP = (
 MADE_FROM = VENV / "made-from"  # the interpreter, for the next `make`
 
 SUPPORTED_PYTHON = ((3, 10), (3, 13))
-SUPPORTED_TORCH = ((2, 6), (2, 13))
 TORCH_FROM_PYPI = "torch==2.13.0"
 
 
@@ -207,8 +207,14 @@ def version_of_torch(python: str | Path) -> str | None:
 def supported(version: str | None) -> bool:
     if version is None:
         return False
-    low, high = SUPPORTED_TORCH
-    return low <= tuple(int(part) for part in version.split(".")[:2]) <= high
+    low, end = supported_torch()
+    return low <= tuple(int(part) for part in version.split(".")[:2]) < end
+
+
+def supported_torch() -> tuple[tuple[int, ...], ...]:
+    """The first version and the first that is none any more, of pyproject.toml."""
+    found = re.search(r'^supported-torch = "(.*)\.\.\.<(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    return tuple(tuple(int(part) for part in version.split(".")) for version in found.groups())
 
 
 # ---- small things ------------------------------------------------------------------------------------------

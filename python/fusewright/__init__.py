@@ -75,7 +75,15 @@ def __getattr__(name: str) -> object:
     from importlib import import_module
 
     if name in _HOMES:
-        found = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        try:
+            found = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+        except ImportError as error:
+            from .errors import BuildError
+
+            if _HOMES[name] != "optimize" or not isinstance(error, BuildError):
+                raise
+            globals().update(import_module(".unfused", __name__).without(error))
+            return globals()[name]
     elif name == "__version__":
         found = _version()
     elif name == "_core":

@@ -1,46 +1,59 @@
-"""The compiled extension, ready for use. `from . import _core` anywhere in the package comes here."""
+"""The compiled libraries, ready for use. `from . import _core` anywhere in the package comes here.
+
+`libfusewright.so` is the core, which knows neither torch nor Python. `_core-X.Y.*.so` is the part that includes torch,
+for one minor version of torch and one Python; what the package does not bring is built once (torch_part.py).
+"""
 
 from __future__ import annotations
 
 import atexit
-import importlib
+import ctypes
+import importlib.machinery
+import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
-import torch  # before the extension, which is linked against its libraries
+import torch  # before the part, which is linked against its libraries
 
-from . import log
+from . import log, torch_part
 from .errors import BuildError
 
-AGAIN = "build it again in its sources: pip install --no-build-isolation ."
+NAME = "fusewright._core"
+HERE = Path(__file__).parent
 
 
 def load() -> ModuleType:
-    """The extension. For another torch than the one it was built for, one line instead of the linker's complaint.
-
-    Within one minor version of torch it is tried: what it was linked against rarely changes there.
-    """
-    built, here = _built_with(), torch.__version__
-    other = f"fusewright was built for torch {built}, and torch {here} is here; {AGAIN}"
-    if built and built.split(".")[:2] != here.split(".")[:2]:
-        raise BuildError(other)
+    """The part for the torch that is here. A `BuildError` says in one line why there is none."""
+    if NAME in sys.modules:  # a test's own
+        return sys.modules[NAME]
     try:
-        return importlib.import_module("fusewright._core")
-    except ModuleNotFoundError:
-        raise BuildError(f"the extension of fusewright is not built for this Python; {AGAIN}") from None
+        core = ctypes.CDLL(str(HERE / "libfusewright.so"))  # the part finds it by name, wherever the part lies
+    except OSError as error:
+        raise BuildError(f"fusewright is not built here ({error}): install it with pip, or run `make build`") from None
+    part = brought(torch.__version__)
+    if part is None:
+        with torch_part.built(core, HERE / "sources") as path:
+            return _load(path)
+    return _load(part)
+
+
+def brought(version: str) -> Path | None:
+    """The part that the package has for this version of torch and this Python."""
+    minor = ".".join(version.split(".")[:2])
+    files = (HERE / f"_core-{minor}{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    return next((file for file in files if file.exists()), None)
+
+
+def _load(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(NAME, path)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
     except ImportError as error:
-        if built == here:
-            raise
-        unloaded = f"the extension of fusewright cannot be loaded ({error}); {AGAIN}"
-        raise BuildError(other if built else unloaded) from None
-
-
-def _built_with() -> str:
-    """The version of torch, written by the build."""
-    try:
-        return importlib.import_module("fusewright._built_with").TORCH
-    except ImportError:
-        return ""
+        raise BuildError(f"{path} cannot be loaded with torch {torch.__version__}: {error}") from None
+    sys.modules[NAME] = module
+    return module
 
 
 extension = load()

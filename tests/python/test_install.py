@@ -1,6 +1,7 @@
 """Building and loading: the torch that is there is the one that counts, and what does not fit is one line."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -20,57 +21,69 @@ def load_setup():
     return module
 
 
-# ---- the torch that the extension was built for ------------------------------------------------------------
+def supported_torch():
+    text = (ROOT / "pyproject.toml").read_text()
+    return re.search(r'^supported-torch = "(.*)\.\.\.<(.*)"', text, re.MULTILINE).groups()
+
+
+# ---- loading -----------------------------------------------------------------------------------------------
 
 USE = """
-import sys, types
-built, loads = sys.argv[1], sys.argv[2]
-sys.modules["fusewright._built_with"] = types.SimpleNamespace(TORCH=built) if built else None
-
-class Broken:
-    def find_spec(self, name, path=None, target=None):
-        if name == "fusewright._core":
-            raise {"missing": ModuleNotFoundError, "undefined": ImportError}[loads]("undefined symbol: _ZN2at")
-
-if loads != "yes":
-    sys.meta_path.insert(0, Broken())
-import fusewright
-try:
-    fusewright.optimize
-except fusewright.errors.BuildError as error:
-    assert isinstance(error, ImportError)
-    print(error)
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
+import torch, fusewright
+torch.__version__ = sys.argv[1] or torch.__version__
+model = torch.nn.Linear(2, 2)
+assert fusewright.optimize(model) is model
+if fusewright.is_optimized(model):
+    sys.exit()
+assert fusewright.restore(model) is model
+for failing in (lambda: fusewright.optimize(model, strict=True), lambda: fusewright.stats()):
+    try:
+        failing()
+    except fusewright.errors.BuildError as error:
+        assert isinstance(error, ImportError) and "\\n" not in str(error)
+    else:
+        sys.exit("no error")
 """
 
 
 @pytest.mark.real_core
 @pytest.mark.parametrize(
-    "built, loads, expected",
+    "version, missing, damaged, expected",
     [
-        (torch.__version__, "yes", ""),
-        ("", "yes", ""),
-        ("2.5.1", "yes", f"was built for torch 2.5.1, and torch {torch.__version__} is here; build it again"),
-        ("2.5.1", "undefined", "was built for torch 2.5.1"),
-        (torch.__version__ + "x", "undefined", f"was built for torch {torch.__version__}x"),
-        ("", "undefined", "cannot be loaded (undefined symbol: _ZN2at)"),
-        ("", "missing", "is not built for this Python; build it again"),
+        ("", "", "", ""),
+        ("2.99.0", "", "", "for torch 2.99.0 and Python 3."),  # a source tree has no sources in its package
+        ("", "", "_core-", "cannot be loaded with torch"),
+        ("", "libfusewright", "", "fusewright is not built here"),
     ],
-)  # fmt: skip
-def test_another_torch_is_named_in_one_line(built, loads, expected):
-    done = subprocess.run([sys.executable, "-c", USE, built, loads], capture_output=True, text=True)
+)
+def test_without_its_libraries_everything_is_eager_and_one_line_says_so(tmp_path, version, missing, damaged, expected):
+    package = Path(importlib.util.find_spec("fusewright").origin).parent
+    shutil.copytree(package, tmp_path / "fusewright", ignore=shutil.ignore_patterns("__pycache__"))
+    for library in (tmp_path / "fusewright").glob("*.so"):
+        if missing and library.name.startswith(missing):
+            library.unlink()
+        if damaged and library.name.startswith(damaged):
+            library.write_text("damaged")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-c", USE, version]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
-    assert expected in done.stdout and len(done.stdout.splitlines()) == bool(expected)
+    said = done.stderr.splitlines()
+    assert len(said) == bool(expected) and expected in done.stderr
+    assert not said or said[0].startswith("nothing is fused: ")
 
 
 # ---- configuring -------------------------------------------------------------------------------------------
 
 
-def configure(tmp_path, python_path=None):
+def configure(tmp_path, python_path=None, required=True, python=sys.executable):
     """The last lines of CMake for a folder that is first in Python's path."""
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.22)\nproject(test LANGUAGES NONE)\n"
-        f'list(APPEND CMAKE_MODULE_PATH "{ROOT}/cmake")\nset(Python_EXECUTABLE "{sys.executable}")\n'
-        + re.search(r"  find_package\(TorchPaths.*\n", (ROOT / "CMakeLists.txt").read_text())[0]
+        f'list(APPEND CMAKE_MODULE_PATH "{ROOT}/cmake")\nset(Python_EXECUTABLE "{python}")\n'
+        + f"find_package(TorchPaths {'...<'.join(supported_torch())}{' REQUIRED' * required})\n"
     )
     environment = {"PATH": "/usr/bin:/bin", **({"PYTHONPATH": str(python_path)} if python_path else {})}
     command = [shutil.which("cmake"), "-S", str(tmp_path), "-B", str(tmp_path / "build")]
@@ -89,22 +102,38 @@ def test_configuring_finds_the_torch_that_is_there(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
-@pytest.mark.parametrize("version", ["2.5.1+cu124", "2.14.0", "3.0.0a0+git1"])
+@pytest.mark.parametrize("version", ["2.5.1+cu124", "2.20.0", "3.0.0a0+git1"])
 def test_configuring_refuses_another_torch_in_one_line(tmp_path, version):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/__init__.py").write_text(
         f"__version__ = '{version}'\nclass _C:\n    _GLIBCXX_USE_CXX11_ABI = True\n"
     )
-    status, text = configure(tmp_path, tmp_path)
-    assert status != 0
-    assert f"fusewright: torch {version} is not supported: install torch>=2.6,<2.14 first\n" in text
+    low, high = supported_torch()
+    for required in (True, False):
+        status, text = configure(tmp_path, tmp_path, required)
+        assert status != 0
+        assert f"fusewright: torch {version} is not supported: install torch>={low},<{high} first\n" in text
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="no cmake")
+def test_a_wheel_is_built_without_torch_and_a_source_tree_is_not(tmp_path):
+    bare = tmp_path / "bare/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    status, text = configure(tmp_path, python=bare)
+    assert status != 0 and f"fusewright: '{bare}' cannot import torch: install torch, then" in text
+    status, text = configure(tmp_path, python=bare, required=False)
+    assert status == 0 and "No torch is in sight: the package builds the part for it when it is first used\n" in text
 
 
 def test_one_range_of_versions():
-    low, high = load_setup().SUPPORTED_TORCH
-    cmake, package = (ROOT / "CMakeLists.txt").read_text(), (ROOT / "pyproject.toml").read_text()
-    assert f"find_package(TorchPaths {low[0]}.{low[1]}...<{high[0]}.{high[1] + 1} REQUIRED)" in cmake
-    assert f'"torch>={low[0]}.{low[1]}"' in package
+    low, end = supported_torch()
+    major, minor = end.split(".")
+    high = f"{major}.{int(minor) - 1}"
+    assert load_setup().supported_torch() == tuple(tuple(map(int, version.split("."))) for version in (low, end))
+    assert f'"torch>={low}"' in (ROOT / "pyproject.toml").read_text()
+    for page in ("README.md", "CONTRIBUTING.md"):
+        named = re.findall(r"(?:torch|first) \(?([\d.]+\d) to ([\d.]+\d)", (ROOT / page).read_text())
+        assert named and set(named) == {(low, high)}, page
 
 
 # ---- setup -------------------------------------------------------------------------------------------------
