@@ -14,7 +14,7 @@ export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 export FUSEWRIGHT_CACHE_DIR=${FUSEWRIGHT_CACHE_DIR:-$PWD/build/gpu-cache}
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$PWD/build/gpu-inductor}
 
-# The extension for this interpreter's torch, beside the package; a development build of another one is not touched.
+# The libraries for this interpreter's torch, beside the package; parts for other versions are not touched.
 build() {
   cmake -S . -B build/gpu -G Ninja -DCMAKE_BUILD_TYPE=Release -DFUSEWRIGHT_TESTS=OFF -DFUSEWRIGHT_EXAMPLES=OFF \
     -DPython_EXECUTABLE="$("$python" -c 'import sys; print(sys.executable)')" >"$work/cmake.log" 2>&1 &&

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import torch  # before the part, which is linked against its libraries
 
-from . import log, torch_part
+from . import log
 from .errors import BuildError
 
 NAME = "fusewright._core"
@@ -33,6 +33,8 @@ def load() -> ModuleType:
         raise BuildError(f"fusewright is not built here ({error}): install it with pip, or run `make build`") from None
     part = brought(torch.__version__)
     if part is None:
+        from . import torch_part
+
         with torch_part.built(core, HERE / "sources") as path:
             return _load(path)
     return _load(part)

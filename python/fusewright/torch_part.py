@@ -20,7 +20,6 @@ from pathlib import Path
 
 import torch
 
-from .console import progress
 from .errors import BuildError
 from .log import logger
 
@@ -79,6 +78,8 @@ def _obtain(core: ctypes.CDLL, sources: Path) -> bytes:
 
 
 def _build(what: str, version: str, sources: Path, compiler: list[str], python_headers: str) -> bytes:
+    from .console import progress  # which imports more than finding the part in the cache takes
+
     root = Path(torch.__file__).resolve().parent
     new_strings = bool(torch._C._GLIBCXX_USE_CXX11_ABI)
     files = source_files(sources, new_strings)
