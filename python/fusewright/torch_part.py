@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -56,6 +57,9 @@ def _obtain(core: ctypes.CDLL, sources: Path) -> bytes:
     what = f"the part of fusewright for torch {torch.__version__} and Python {sysconfig.get_python_version()}"
     if not (sources / "src").is_dir():
         raise BuildError(f"{what} is not built, and its sources are not here: run `make build`, or install with pip")
+    low, end = (sources / "supported-torch").read_text().strip().split("...<")
+    if not _number(low) <= _number(torch.__version__) < _number(end):
+        raise BuildError(f"torch {torch.__version__} is not supported: install torch>={low},<{end}")
     compiler = _compiler()
     if compiler is None:
         raise BuildError(
@@ -176,6 +180,10 @@ def _key(version: str, sources: Path, compiler: list[str]) -> str:
     for file in sorted(file for file in sources.rglob("*") if file.is_file()):
         add(file.relative_to(sources), file.read_bytes())
     return digest.hexdigest()
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def _jobs() -> int:

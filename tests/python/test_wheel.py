@@ -26,6 +26,7 @@ import sys
 # An editable install would win over PYTHONPATH.
 sys.meta_path = [finder for finder in sys.meta_path if "editable" not in type(finder).__module__]
 import torch, fusewright
+torch.__version__ = sys.argv[1] if sys.argv[1:] else torch.__version__
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Softmax(-1))
 x = torch.randn(4, 8, requires_grad=True)
 expected = model(x)
@@ -98,11 +99,11 @@ def installed(built, tmp_path):
     return target / "fusewright", elsewhere
 
 
-def use(installed, python=sys.executable, **environment):
+def use(installed, python=sys.executable, arguments=(), **environment):
     """What the program prints; the package must be the installed one."""
     package, elsewhere = installed
     environment = {"PYTHONPATH": str(package.parent), "FUSEWRIGHT_CACHE_DIR": str(elsewhere / "cache"), **environment}
-    lines = run(python, "-c", USE, cwd=elsewhere, **environment).splitlines()
+    lines = run(python, "-c", USE, *arguments, cwd=elsewhere, **environment).splitlines()
     assert str(package / "__init__.py") in lines, lines
     return lines
 
@@ -173,6 +174,14 @@ def test_without_a_compiler_one_line_and_eager(installed, tmp_path, problem):
     why = {"none": "no C++ compiler is found", "broken": "x.cpp:1: error: no"}[problem]
     assert [why in line and line.startswith("nothing is fused") for line in lines].count(True) == 1
     assert len(lines) == (3 if problem == "none" else 4)  # `broken` had begun
+
+
+def test_a_torch_outside_of_the_range_is_named_in_one_line(installed):
+    lines = use(installed, arguments=["2.99.1"])
+    assert len(lines) == 3 and lines[-1] == "eager"
+    assert sum(
+        line.startswith("nothing is fused: torch 2.99.1 is not supported: install torch>=2.6,<") for line in lines
+    )
 
 
 def test_another_torch(installed):
