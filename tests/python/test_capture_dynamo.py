@@ -80,6 +80,27 @@ def test_an_attribute_of_a_norm_is_guarded():
     assert stats()["region_calls"] == 5
 
 
+PARTS_THAT_CHANGE = {
+    "prefix": lambda x, t: torch.tanh(x * 2) * t[: x.shape[0]] + 1,
+    "suffix": lambda x, t: torch.tanh(x * 2) * t[-x.shape[0] :] + 1,
+    "narrow": lambda x, t: torch.tanh(x * 2) * t.narrow(0, 0, x.shape[0]) + 1,
+    "row": lambda x, t: torch.tanh(x * 2) * t[x.shape[0]] + 1,
+    "computed": lambda x, t: torch.tanh(x * 2) * torch.exp(t)[: x.shape[0]] + 1,
+    "split": lambda x, t: torch.exp(t).split([x.shape[0], 40 - x.shape[0]])[0] * torch.tanh(x * 2),
+    "pad": lambda x, t: F.pad(torch.tanh(x * 2), (0, 0, 0, 40 - x.shape[0])) * t * 2,
+}
+
+
+@pytest.mark.parametrize("name", PARTS_THAT_CHANGE)
+def test_parts_at_positions_that_change_cost_two_captures(name):
+    f = PARTS_THAT_CHANGE[name]
+    fast, table = optimize(f), torch.randn(40, 8)
+    for n in (5, 7, 9, 11, 13, 15, 17, 19, 21, 23):
+        x = torch.randn(n, 8)
+        torch.testing.assert_close(fast(x, table), f(x, table))
+    assert stats()["captures"] <= 2 and stats()["region_calls"] >= 10 and stats()["fallback_calls"] == 0
+
+
 def test_new_sizes_cost_three_more_captures_at_most():
     model = optimize(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Softmax(1)))
     plain = copy.deepcopy(model)

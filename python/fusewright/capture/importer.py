@@ -165,6 +165,15 @@ class Context:
         except Exception as error:  # Dynamo's word for "depends on data"
             raise Decline(reasons.DYNAMIC_SHAPE, "an attribute that depends on data") from error
 
+    def position(self, value) -> int:
+        """A size or an index that says where elements are read. A changing one stays PyTorch's: to fix it would make
+        each of its values a capture of its own."""
+        number = value.number if isinstance(value, Dynamic) else value
+        known = number.node.maybe_as_int() if isinstance(number, torch.SymInt) else number
+        if known is None:
+            raise Decline(reasons.DYNAMIC_SHAPE, "positions that change with a size or a number")
+        return known
+
     def scalar(self, value, like: Operand, runtime: bool = True) -> Operand:
         """A number as an operand of the dtype of `like`; the user's own numbers stay out of the kernel's text."""
         return self._constant(value, like.dtype, runtime)

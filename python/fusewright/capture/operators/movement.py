@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from ... import reasons
 from .table import HEAVY, PASSIVE, imports
 
@@ -29,17 +27,10 @@ def _expand(c, self):
     return c.expand_to_result(self)
 
 
-def _known(c, size) -> int:
-    """A size that positions depend on."""
-    if isinstance(size, torch.SymInt):
-        c.decline(reasons.DYNAMIC_SHAPE, "positions in a dimension whose size changes")
-    return size
-
-
 def _part(c, self, dim: int, start: int, length: int):
     """`length` neighbours along a dimension."""
     dim %= self.rank
-    _known(c, self.sizes[dim])
+    c.position(self.sizes[dim])
     starts, sizes = [0] * self.rank, c.sizes(self)
     starts[dim], sizes[dim] = start, length
     return c.op("shift", [self], start=starts, sizes=sizes)
@@ -47,14 +38,14 @@ def _part(c, self, dim: int, start: int, length: int):
 
 def _at(c, self, dim: int, index: int):
     dim %= self.rank
-    one = _part(c, self, dim, index % max(_known(c, self.sizes[dim]), 1), 1)
+    one = _part(c, self, dim, index % max(c.position(self.sizes[dim]), 1), 1)
     return c.op("reshape", [one], sizes=[s for d, s in enumerate(c.sizes(one)) if d != dim])
 
 
 @imports("slice.Tensor", role=PASSIVE)
 def _slice(c, self, dim, start, end, step):
-    size = _known(c, self.sizes[dim])
-    start, end, step = slice(*(None if n is None else c.number(n) for n in (start, end, step))).indices(size)
+    size = c.position(self.sizes[dim])
+    start, end, step = slice(*(None if n is None else c.position(n) for n in (start, end, step))).indices(size)
     if step != 1:
         c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"step={step}")
     return _part(c, self, dim, start, max(end - start, 0))
@@ -62,14 +53,12 @@ def _slice(c, self, dim, start, end, step):
 
 @imports("narrow", role=PASSIVE)
 def _narrow(c, self, dim, start, length):
-    if not isinstance(start, int):
-        c.decline(reasons.DYNAMIC_SHAPE, "a start that changes")
-    return _part(c, self, dim, start % max(_known(c, self.sizes[dim]), 1), c.number(length))
+    return _part(c, self, dim, c.position(start) % max(c.position(self.sizes[dim]), 1), c.position(length))
 
 
 @imports("select.int", role=PASSIVE)
 def _select(c, self, dim, index):
-    return _at(c, self, dim, c.number(index))
+    return _at(c, self, dim, c.position(index))
 
 
 def _parts(c, self, dim: int, lengths: list[int]):
@@ -79,18 +68,18 @@ def _parts(c, self, dim: int, lengths: list[int]):
 
 @imports("split.Tensor", role=PASSIVE)
 def _split(c, self, split_size, dim):
-    size, each = _known(c, self.sizes[dim]), c.number(split_size)
-    return _parts(c, self, dim, [min(each, size - start) for start in range(0, size, each)] or [0])
+    size, each = c.position(self.sizes[dim]), c.position(split_size)
+    return _parts(c, self, dim, [min(each, size - start) for start in range(0, size, max(each, 1))] or [0])
 
 
 @imports("split_with_sizes", role=PASSIVE)
 def _split_with_sizes(c, self, split_sizes, dim):
-    return _parts(c, self, dim, [c.number(n) for n in split_sizes])
+    return _parts(c, self, dim, [c.position(n) for n in split_sizes])
 
 
 @imports("unbind.int", role=PASSIVE)
 def _unbind(c, self, dim):
-    return [lambda index=i: _at(c, self, dim, index) for i in range(_known(c, self.sizes[dim]))]
+    return [lambda index=i: _at(c, self, dim, index) for i in range(c.position(self.sizes[dim]))]
 
 
 def _joined(c, tensors: list, dim: int):
@@ -100,7 +89,7 @@ def _joined(c, tensors: list, dim: int):
     # PyTorch leaves out tensors without elements and dimensions of their own.
     tensors = [t for t in tensors if not (t.sizes == (0,) and rank > 1)]
     for t in tensors:
-        _known(c, t.sizes[dim])
+        c.position(t.sizes[dim])
     return c.op("cat", [c.cast(t, c.result_dtype) for t in tensors], dim=dim % rank)
 
 
@@ -122,14 +111,14 @@ def _constant_pad(c, self, pad, value):
 
 @imports("pad", role=HEAVY)
 def _pad(c, self, pad, mode, value):
-    if mode != "constant" or c.number(value or 0) != 0:
+    if mode != "constant" or value not in (None, 0):
         c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"mode={mode}, value={value}")
     starts, sizes = [0] * self.rank, c.sizes(self)
     for n in range(len(pad) // 2):
-        before, after = c.number(pad[2 * n]), c.number(pad[2 * n + 1])
+        before, after = c.position(pad[2 * n]), c.position(pad[2 * n + 1])
         if before or after:
             dim = self.rank - 1 - n
-            starts[dim], sizes[dim] = -before, _known(c, self.sizes[dim]) + before + after
+            starts[dim], sizes[dim] = -before, c.position(self.sizes[dim]) + before + after
     return c.op("shift", [self], start=starts, sizes=sizes)
 
 
