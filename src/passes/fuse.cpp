@@ -337,7 +337,7 @@ class KernelBuilder {
       taps.push_back(static_cast<int>(kernel_.axes.size()) - 1);
       own[d] = {taps.back()};
     }
-    if (taps.empty()) return at(node.operands[0], own);
+    require(!taps.empty(), graph().describe(v), ": a shift that moves nothing is no step of a kernel");
     Watch watched_taps(*this, taps);
     const int operand = at(node.operands[0], own);
     kernel_.steps.push_back({Step::Role::window, v, dims, {operand}, taps, false});

@@ -1,6 +1,6 @@
 // Rewrites that do not change a bit of the result, but for the sign of a zero gradient (merge_masks): common
-// subexpressions, views of views, casts and broadcasts that do nothing. (A transposed matrix product is the product of
-// the transposed: the order in which a contraction adds up is not part of its meaning.)
+// subexpressions, views of views, casts, broadcasts and shifts that do nothing. (A transposed matrix product is the
+// product of the transposed: the order in which a contraction adds up is not part of its meaning.)
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
@@ -131,6 +131,13 @@ Value simplify_reduce(Builder& b, const Node& node, Value x) {
   return shape == node.type.shape ? x : b.reshape(x, node.type.shape);  // nothing is reduced
 }
 
+// A shift that moves and cuts nothing: a slice of everything, or what is concatenated with nothing.
+Value simplify_shift(Builder& b, const Node& node, Value x) {
+  const Ints& start = node.ints("start");
+  const bool moves = std::any_of(start.begin(), start.end(), [](int64_t n) { return n != 0; });
+  return moves || b.shape(x) != node.type.shape ? -1 : x;
+}
+
 std::string key_of(const Graph& graph, Value v) {
   const Node& node = graph[v];
   Graph single;  // the printer spells attributes; operands by number
@@ -151,6 +158,9 @@ Graph simplified(const Graph& graph, bool after_differentiation) {
         break;
       case Kind::reduce:
         v = simplify_reduce(b, node, operands[0]);
+        break;
+      case Kind::window:
+        if (node.op == Op::shift) v = simplify_shift(b, node, operands[0]);
         break;
       case Kind::pointwise:
         drop_expands(b.graph(), node, operands);

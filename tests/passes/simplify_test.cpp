@@ -41,7 +41,7 @@ TEST(Simplify, ViewsOfViews) {
 
 TEST(Simplify, ViewsThatDoNothing) {
   for (const char* view : {"reshape(%1) {sizes = [n, c]}", "expand(%1) {sizes = [n, c]}", "permute(%1) {dims = (0, 1)}",
-                           "cast(%1) {dtype = f32}"})
+                           "cast(%1) {dtype = f32}", "shift(%1) {start = (0, 0), sizes = [n, c]}"})
     expect_simplified(std::string("graph(%x: f32[n, c]) { %1 = exp(%x) %2 = ") + view + " return %2 }",
                       "graph(%x: f32[n, c]) { %1 = exp(%x) return %1 }");
 }
