@@ -181,6 +181,26 @@ def graph_of(method: str, *shape: int) -> tuple[fx.GraphModule, list]:
     return fx.GraphModule(nn.Module(), graph), [FakeTensorMode().from_tensor(torch.ones(shape))]
 
 
+@pytest.mark.parametrize("whole", [True, False])
+def test_what_is_overwritten_whole_keeps_its_history(whole):
+    """A copy of what has no gradient: in eager the tensor still requires one, and hands on zeros."""
+
+    def f(x, w):
+        y = x * 1.5
+        (y if whole else y[:, :2]).copy_(torch.ones(5, 4 if whole else 2))
+        return y, torch.exp(y * w)
+
+    def run(function):
+        x, w = (torch.linspace(-1, 1, 20).view(5, 4).requires_grad_() for _ in range(2))
+        y, z = function(x, w)
+        assert y.requires_grad and z.requires_grad
+        (y.sum() + z.sum()).backward()
+        return y.detach(), z.detach(), x.grad, w.grad
+
+    torch.testing.assert_close(run(optimize(f)), run(f))
+    assert stats()["fallback_calls"] == 0
+
+
 def test_an_input_that_gets_other_strides_is_not_traced():
     with pytest.raises(trace.NotTraced, match="other sizes"):
         gm, examples = graph_of("t_", 4, 4)

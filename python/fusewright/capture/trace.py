@@ -32,7 +32,11 @@ def _copy(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
     """What `copy_` becomes, out of operators that have a derivative: its own functional form has none."""
     order = memory_order(self)
     value = source.to(self.device, self.dtype).expand(self.shape).permute(order)
-    return value.clone(memory_format=torch.contiguous_format).permute([order.index(d) for d in range(self.dim())])
+    value = value.clone(memory_format=torch.contiguous_format).permute([order.index(d) for d in range(self.dim())])
+    if torch.is_grad_enabled() and self.requires_grad and not source.requires_grad:
+        # In eager it still requires a gradient, which is zero from here on.
+        value = torch.where(torch.ones((), dtype=torch.bool, device=self.device), value, self)
+    return value
 
 
 def _write_as_strided(
