@@ -230,6 +230,18 @@ def test_interrupted(tmp_path, model, seconds):
     assert time.monotonic() - sent < 10 and not page.exists()
 
 
+def test_interrupted_while_importing(tmp_path):
+    """torch's own code in C++ aborts the process if an exception comes out of what it imports."""
+    (tmp_path / "aborts.py").write_text(
+        "import os, signal, time\n"
+        "try:\n  os.kill(os.getpid(), signal.SIGINT)\n  time.sleep(30)\n"
+        "except BaseException:\n  os.abort()\n"
+    )
+    program = "from fusewright.commands import process; process._watch_for_interrupts(); import aborts"
+    found = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "fusewright: interrupted\n")
+
+
 def test_a_closed_pipe(model):
     """`| head -1`: no word about it, and not the status of a wrong result."""
     command = [sys.executable, "-m", "fusewright", "explain", model, "--json"]

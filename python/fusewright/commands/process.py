@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from types import FrameType
 
 FAULT = 1  # an exception of ours: the traceback says what happened
 INTERRUPTED = 130
@@ -76,8 +77,14 @@ def _watch_for_interrupts() -> None:
     threading.Thread(target=watch, name="interrupts", daemon=True).start()
 
 
-def _on_interrupt(*_: object) -> None:
+def _on_interrupt(_: int, frame: FrameType | None) -> None:
+    """Raises the exception; not during an import, where it may reach C++ that aborts the process for it. What is being
+    imported has nothing to tidy up."""
     _interrupted.set()
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            _leave()
+        frame = frame.f_back
     raise KeyboardInterrupt
 
 
