@@ -109,6 +109,7 @@ def test_a_file_that_does_not_fit(capsys, tmp_path, command, kind):
         (["explain"], "required"),
         (["cache", "polish"], "invalid choice"),
         ([], "required"),
+        (["--turbo"], "unrecognized arguments: --turbo"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -38,11 +38,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parsed(arguments: list[str] | None) -> argparse.Namespace:
-    """The options; for an unknown one argparse would show the usage of all commands, and not of the one it is for."""
+    """The options; for an unknown one argparse would show the usage of all commands, and not of the one it is for, or
+    miss the command alone."""
     parser, commands = _parser()
     options, unknown = parser.parse_known_args(arguments)
     if unknown:
-        commands[options.command].error(f"unrecognized arguments: {' '.join(unknown)}")
+        commands.get(options.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+    if options.command is None:
+        parser.error("the following arguments are required: COMMAND")
     return options
 
 
@@ -55,7 +58,7 @@ def _parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParse
         "2 bad usage or input.",
     )
     parser.add_argument("--version", action=_Version, help="the version, and nothing else")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     def command(name: str, function: Callable[[argparse.Namespace], int], about: str, *examples: str):
         added = commands.add_parser(
