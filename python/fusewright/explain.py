@@ -15,7 +15,7 @@ from . import reasons
 from .capture.backend import Fallback, Session, Stop
 from .capture.capture import capture
 from .capture.outline import OPERATOR, VIEW, Operator, Outline
-from .optimize import function_name, is_optimized, restore
+from .optimize import function_name, is_optimized, restore, session_of
 
 
 @dataclass
@@ -187,7 +187,9 @@ class Explanation:
             lines += ["", "rewrites", *(f"  {rewrite}" for rewrite in self.rewrites)]
         if stops := self.stops_to_show:
             lines += ["", "where fusion stopped", *table(STOP_HEADER, stops)]
-        lines += ["", "outside" if self.fallbacks else "outside: nothing"]
+        left = sum(fate.what == OUTSIDE for fate in fates)
+        listed = f"{_count(left, 'operator')}, with the reason above" if left else "nothing"
+        lines += ["", "outside" if self.fallbacks else f"outside: {listed}"]
         rows = [(f.operator or "graph", f.shapes, f.dtype, f.reason, f.source or f.detail) for f in self.fallbacks]
         lines += table(("operator", "shapes", "dtype", "reason", "where"), rows) if rows else []
         return "\n".join(lines)
@@ -206,16 +208,17 @@ def explain(model, *inputs, **kwargs) -> Explanation:
     name = type(model).__name__ if is_module else function_name(model)
     target = model._call_impl if is_module else restore(model) if is_optimized(model) else model
     with unchanged(model):
-        session = _captured(target, name, inputs, kwargs, run=False)
+        only_gains = session_of(model).only_gains if is_optimized(model) else True
+        session = _captured(target, name, inputs, kwargs, only_gains, run=False)
         if not session.complete:
             inputs, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (inputs, kwargs))
-            session = _captured(target, name, inputs, kwargs, run=True)
+            session = _captured(target, name, inputs, kwargs, only_gains, run=True)
     return _explanation(name, session)
 
 
-def _captured(target, name: str, inputs: tuple, kwargs: dict, run: bool) -> Session:
+def _captured(target, name: str, inputs: tuple, kwargs: dict, only_gains: bool, run: bool) -> Session:
     session = Session(name, record=True)
-    session.run = run
+    session.run, session.only_gains = run, only_gains
     with contextlib.suppress(Stop):
         capture(target, session, None)(*inputs, **kwargs)
     return session

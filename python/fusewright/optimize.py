@@ -92,6 +92,11 @@ def is_optimized(model: object) -> bool:
     return isinstance(getattr(compiled, _MARK, None), _Original)
 
 
+def session_of(model: Callable) -> Session:
+    """What an optimised model remembers."""
+    return getattr(model._compiled_call_impl if isinstance(model, torch.nn.Module) else model, _MARK).session
+
+
 def function_name(function: Callable) -> str:
     """The function's name, as part of an identifier."""
     return re.sub(r"\W+", "", getattr(function, "__name__", type(function).__name__)) or "function"

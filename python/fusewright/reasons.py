@@ -27,7 +27,7 @@ TRACED = "traced"  # torch.jit.trace or make_fx records what runs
 OUTER_COMPILE = "outer_compile"  # inside of a function that torch.compile compiles with another backend
 BYPASSED = "bypassed"  # by `forward` or another method of the model, and not by its call
 SLOWER = "slower_than_eager"  # timed on the GPU: for inputs of these sizes PyTorch's own operators are faster
-TOO_SMALL = "too_small"  # single numbers only: a kernel would cost more than it saves
+TOO_SMALL = "too_small"  # single numbers, or one operator on few: a kernel would cost more than it saves
 ALONE = "nothing_to_fuse"  # a product, a cast or an update with no other operator beside it: PyTorch's own is as good
 MADE_HERE = "not_computed_from_tensors"  # a fresh tensor or a number, of which nothing is read from memory
 

@@ -38,6 +38,7 @@ class Watching(Session):
 
     def __init__(self):
         super().__init__("judged")
+        self.only_gains = False  # lone operators of a few numbers are what is judged
         self.fallbacks: list[Fallback] = []
 
     def report(self, fallback: Fallback) -> None:

@@ -43,6 +43,16 @@ for _variable, _library in (("CUDA", "cuda"), ("NVRTC", "nvrtc")):
 os.environ.setdefault("FUSEWRIGHT_TUNE", "0")  # the emulator's times mean nothing, and would take long
 
 import fusewright  # noqa: E402
+from fusewright.capture import partition  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def least_traffic(monkeypatch):
+    """The examples of the tests are small and stand for large ones: of these, one operator is a region by itself.
+    Returns from how many bytes on that is so elsewhere."""
+    least = partition.LEAST_TRAFFIC
+    monkeypatch.setattr(partition, "LEAST_TRAFFIC", 0)
+    return least
 
 
 def pytest_configure(config):

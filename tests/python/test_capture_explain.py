@@ -9,6 +9,7 @@ from torch import nn
 import fusewright
 from fusewright import Explanation, explain, optimize, reasons
 from fusewright.benchmark import traffic
+from fusewright.capture import partition
 from fusewright.pages.study import _traffic
 
 
@@ -114,6 +115,66 @@ def test_every_operator_is_listed_once():
     assert "8 operators: 2 fused, 1 library, 2 view, 3 outside" in str(explanation)
 
 
+class Small(nn.Module):
+    """A division of a few numbers that no region can take in: the sort needs it, and the product needs the sort."""
+
+    def __init__(self, width=128):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(width))
+        self.linear, self.norm = nn.Linear(16, width), nn.LayerNorm(width)
+
+    def forward(self, x):
+        order = torch.sort(self.scale / 3)[0]
+        return torch.tanh(self.norm(self.linear(x) * order))
+
+
+def became(model, *inputs):
+    return {(fate.operator.name, fate.what, fate.where) for fate in explain(model, *inputs).fates}
+
+
+@pytest.fixture
+def as_users_have_it(monkeypatch, least_traffic):
+    monkeypatch.setattr(partition, "LEAST_TRAFFIC", least_traffic)
+
+
+def test_no_region_without_a_gain(as_users_have_it):
+    """One operator by itself saves no call, and so few bytes no time."""
+    x = torch.randn(4, 16)
+    explanation = explain(Small(), x)
+    assert ("div", "outside", reasons.TOO_SMALL) in became(Small(), x) and len(explanation.regions) == 1
+    assert not any(fallback.reason == reasons.TOO_SMALL for fallback in explanation.fallbacks)  # no news
+    assert ("div", "fused", "fw_pointwise_div") in became(Small(1 << 13), x)  # 64 kB
+
+    model, plain = optimize(Small()), Small()
+    plain.load_state_dict(model.state_dict())
+    for each in (model, plain):
+        each(x).sum().backward()
+    torch.testing.assert_close(model.scale.grad, plain.scale.grad)
+    torch.testing.assert_close(model(x), plain(x))
+
+
+def test_small_parts_of_regions_stay_in_them(as_users_have_it):
+    def f(x, scale):
+        scale = scale / 3
+        return torch.tanh(x * scale), scale
+
+    assert all(what == "fused" for _, what, _ in became(f, torch.randn(4, 128), torch.rand(128)))
+
+
+def test_one_small_operator(as_users_have_it):
+    """Alone it stays PyTorch's, which `explain` says; who asks for `strict` gets a kernel, and so does whose sizes may
+    change."""
+    x = torch.randn(4, 8)
+    assert became(lambda x: x / 3, x) == {("div", "outside", reasons.TOO_SMALL)}
+    assert str(explain(lambda x: x / 3, x)).endswith("outside: 1 operator, with the reason above")
+    for options in ({"strict": True}, {"dynamic": True}):
+        ours = optimize(lambda x: x / 3, **options)
+        fusewright.reset_stats()
+        torch.testing.assert_close(ours(x), x / 3)
+        assert fusewright.stats()["region_calls"] == 1, options
+    assert became(optimize(lambda x: x / 3, strict=True), x) == {("div", "fused", "fw_pointwise_div")}
+
+
 def test_totals_count_the_same_things():
     """If a model is partly fused, the operators left to PyTorch count on both sides."""
     model, *inputs = partly()
@@ -125,6 +186,14 @@ def test_totals_count_the_same_things():
     whole = nn.Sequential(nn.Linear(16, 32), nn.LayerNorm(32), nn.Tanh())
     regions = explain(whole, inputs[0])
     assert _traffic(optimize(copy.deepcopy(whole)), inputs[:1], regions).operators == len(regions.kernels)
+
+
+def test_products_with_a_vector_are_the_librarys():
+    """As they are where a region calls the library for them."""
+    x, y = torch.randn(4, 8), torch.randn(8)
+    assert traffic.traffic_of(lambda: torch.addmv(torch.randn(4), x, y)).library == 1
+    regions = explain(lambda x, y: torch.tanh(x @ y), x, y)
+    assert traffic.traffic_of(lambda: x @ y).library == len(regions.library) == 1
 
 
 def test_totals_claim_nothing_that_was_not_seen(monkeypatch):

@@ -18,7 +18,7 @@ from fusewright.explain import Explanation
 from fusewright.pages.html import charts, graph
 from fusewright.pages.html.code import kernel_text, users_lines
 from fusewright.pages.html.layers import GAP_X, Box, place
-from fusewright.pages.html.page import SECTIONS, page
+from fusewright.pages.html.page import SECTIONS, _compared, page
 from fusewright.pages.html.text import breakable, wrapped
 from fusewright.pages.study import study
 
@@ -177,6 +177,13 @@ def test_labels_of_the_roofline_are_apart():
         assert charts.LEFT <= x <= charts.WIDTH - charts.RIGHT and charts.TOP <= y <= charts.HEIGHT - charts.BOTTOM
         assert all(abs(complex(x - a, y - b)) >= 2 * charts.RADIUS for a, b in places[:i])
     assert "roofline" in charts.roofline(Machine(1e10, 1e11), [])
+
+
+def test_traffic_in_words():
+    """A model may move more than before: its library added a bias without an operator for it."""
+    assert _compared(300, 100) == "3.0 times less traffic" and _compared(100, 0) == "100.0 times less traffic"
+    assert _compared(100, 104) == _compared(0, 0) == "as much traffic as before"
+    assert _compared(100, 120) == "1.2 times as much traffic"
 
 
 def test_text():

@@ -21,6 +21,8 @@ LIBRARY_OPERATORS = (
     "addmm",
     "bmm",
     "baddbmm",
+    "mv",
+    "addmv",
     "linear",
     "matmul",
 )

@@ -67,6 +67,7 @@ class Session:
     ):
         self.name, self.strict, self.tune, self.record = name, strict, tune, record
         self.second_derivatives = second_derivatives
+        self.only_gains = not strict  # who asks for `strict` wants everything fused, faster or not
         self.captured: list[Captured] = []
         self.failures: list[Fallback] = []  # while explaining: frames that Dynamo could not trace
         self.breaks: list[Fallback] = []  # what the frame being captured has been broken for
@@ -204,7 +205,7 @@ def _fused_whole(gm: fx.GraphModule, normal: Normalized, session: Session, captu
     name = session.next_name()
     refused_before: dict[fx.Node, Decline] = {}
     while True:  # ends: each round refuses one node more
-        plan = partition(normal.graph, refused_before)
+        plan = partition(normal.graph, refused_before, session.only_gains)
         try:
             regions = import_regions(
                 normal,
@@ -237,8 +238,8 @@ def _fused_whole(gm: fx.GraphModule, normal: Normalized, session: Session, captu
     def on_unavailable(region: Region, reason: str, detail: str) -> None:
         session.report(Fallback(f"region {region.name}", "", "", reason, "", detail))
 
-    # Who asks for `strict` wants everything fused, faster or not.
-    captured.module = assemble(normal, plan, regions, on_unavailable, contest=not (session.strict or session.record))
+    contest = session.only_gains and not session.record
+    captured.module = assemble(normal, plan, regions, on_unavailable, contest=contest)
     fused, state = captured.module.forward, autocast.current()
     return _for_autocast(state, fused, _as_it_was(gm, reasons.STATE)) if state.enabled else fused
 

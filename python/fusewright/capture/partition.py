@@ -9,11 +9,13 @@ backward passes together, and eager lets a user run those apart.
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass, field
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 from .. import _core, reasons
 from ..errors import Decline
@@ -24,6 +26,8 @@ from .sizes import size_hint
 
 # Operations: a smaller product alone takes the library less time than two calls.
 LEAST_PRODUCT = 1 << 30
+# Bytes: one processor moves fewer in less time than one call of an operator takes (5 us).
+LEAST_TRAFFIC = 1 << 16
 
 
 @dataclass
@@ -66,8 +70,9 @@ class _Group:
         return group
 
 
-def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partition:
-    """Find the regions. `refused_before`: nodes that a later stage refused in an earlier attempt."""
+def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline], only_gains: bool = True) -> Partition:
+    """Find the regions. `refused_before`: nodes that a later stage refused in an earlier attempt. `only_gains`: leave
+    a region to PyTorch where fusing it saves nothing."""
     states = autocast_states(graph)
     refused: list[Refused] = []
     passive: set[fx.Node] = set()
@@ -102,7 +107,7 @@ def partition(graph: fx.Graph, refused_before: dict[fx.Node, Decline]) -> Partit
     for group in found:
         if not group.members:
             continue
-        if reason := _not_worth_a_call(group.members):
+        if reason := _not_worth_a_call(group.members, only_gains):
             refused += [Refused(node, reason, "", is_news=False) for node in group.members]
         else:
             regions.append(sorted(group.members, key=order.__getitem__))
@@ -194,13 +199,17 @@ def _hangs_on_work(view: fx.Node) -> bool:
     return source.op == "call_function" and source.target in TABLE and TABLE[source.target].role != PASSIVE
 
 
-def _not_worth_a_call(members: list[fx.Node]) -> str | None:
+def _not_worth_a_call(members: list[fx.Node], only_gains: bool) -> str | None:
     """Products and casts alone are PyTorch's already, unless our own kernels may compute them; single numbers (a
-    counter) cost less than a kernel's launch."""
-    rows = [TABLE[node.target] for node in members if node.target in TABLE]
-    if not any(row.role == COMPUTE for row in rows) and not any(map(_is_product_of_ours, members)):
+    counter) cost less than a kernel's launch. One operator by itself saves no call, and so few bytes save no time:
+    a region of its own gains nothing. Sizes that may change count as large."""
+    operators = [node for node in members if node.target in TABLE]
+    if not any(TABLE[node.target].role == COMPUTE for node in operators) and not any(map(_is_product_of_ours, members)):
         return reasons.ALONE
-    return None if any(_largest(node) > 1 for node in members) else reasons.TOO_SMALL
+    if not any(_largest(node) > 1 for node in members):
+        return reasons.TOO_SMALL
+    small = only_gains and len(operators) == 1 and _traffic(members) < LEAST_TRAFFIC
+    return reasons.TOO_SMALL if small else None
 
 
 def _is_product_of_ours(node: fx.Node) -> bool:
@@ -216,3 +225,18 @@ def _is_product_of_ours(node: fx.Node) -> bool:
 def _largest(node: fx.Node) -> int:
     values = [other.meta.get("val") for other in (node, *node.all_input_nodes)]
     return max((numel_hint(v) for v in values if isinstance(v, torch.Tensor)), default=0)
+
+
+def _traffic(members: list[fx.Node]) -> float:
+    """Bytes that the members read and write when each runs by itself; infinite if their sizes may change."""
+    total = 0
+    for node in members:
+        values, _ = pytree.tree_flatten([other.meta.get("val") for other in (node, *node.all_input_nodes)])
+        for value in values:
+            if isinstance(value, torch.SymInt):
+                return math.inf
+            if isinstance(value, torch.Tensor):
+                if not all(isinstance(size, int) for size in value.shape):
+                    return math.inf
+                total += value.numel() * value.element_size()
+    return total
