@@ -4262,7 +4262,8 @@ inline int driver_version() {
 }
 #endif
 
-class CudaKernel : CudaRules {
+// The variants for offsets of one width.
+class CudaVariants : CudaRules {
  public:
   struct Text {
     Variant variant;
@@ -4270,7 +4271,7 @@ class CudaKernel : CudaRules {
   };
 
   // `wide`: for tensors with offsets of more than 31 bits.
-  CudaKernel(const KernelLoops& code, const std::vector<Text>& texts, bool wide) : CudaRules(code), wide_(wide) {
+  CudaVariants(const KernelLoops& code, const std::vector<Text>& texts, bool wide) : CudaRules(code), wide_(wide) {
     for (const Text& text : texts) {
       if (text.variant.wide != wide) continue;
       for (const auto& entry : text.entries) functions_[{text.variant, entry.first}] = entry.second;
@@ -4406,12 +4407,26 @@ class CudaKernel : CudaRules {
   mutable std::map<const void*, bool> waits_;
 };
 
+class CudaKernel {
+ public:
+  using Text = CudaVariants::Text;
+  CudaKernel(const KernelLoops& code, const std::vector<Text>& texts)
+      : narrow_(code, texts, false), wide_(code, texts, true) {}
+
+  void run(const KernelCall& call) const {
+    if (!narrow_.run(call)) wide_.run(call);
+  }
+
+ private:
+  CudaVariants narrow_, wide_;
+};
+
 }  // namespace fusewright
 '''
 
-# Each kernel: its loops, and the ways in which it is compiled.
+# Each kernel: what runs it, its table, and the ways in which it is compiled.
 _TABLE = [
-    ("fw_pointwise_channels_last", r'''
+    ("fw_pointwise_channels_last", "CudaKernel", r'''
   k.name = "fw_pointwise_channels_last";
   k.operands = {
       {"operand 0", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
@@ -4430,13 +4445,16 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 2, 4}, 0}", _FW_POINTWISE_CHANNELS_LAST_TILED, [''],
+        ("{4, 4, false, {2, 2, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CHANNELS_LAST_TILED], [''],
             dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=2, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CHANNELS_LAST, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
+            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_channels_last_2", r'''
+    ("fw_pointwise_channels_last_2", "CudaKernel", r'''
   k.name = "fw_pointwise_channels_last_2";
   k.operands = {
       {"conv_weight", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
@@ -4455,13 +4473,16 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{1, 8, false, {2, 2, 4}, 0}", _FW_POINTWISE_CHANNELS_LAST_2_TILED, [''],
+        ("{1, 8, false, {2, 2, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CHANNELS_LAST_2_TILED], [''],
             dict(VECTOR=1, ITEMS=8, WIDE=0, ROW=0, TILED=2, ACROSS=2, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CHANNELS_LAST_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST_2], [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST_2], [''],
+            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST_2], [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_conv2d_mul_leaky_relu_gelu", r'''
+    ("fw_pointwise_conv2d_mul_leaky_relu_gelu", "CudaKernel", r'''
   k.name = "fw_pointwise_conv2d_mul_leaky_relu_gelu";
   k.operands = {
       {"conv", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
@@ -4483,16 +4504,16 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {1, 1, 4}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU_TILED, [''],
+        ("{4, 4, false, {1, 1, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU_TILED], [''],
             dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=1, ACROSS=1, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''],
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU, [''],
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_conv2d_mul_leaky_relu_gelu", r'''
+    ("fw_column_conv2d_mul_leaky_relu_gelu", "CudaKernel", r'''
   k.name = "fw_column_conv2d_mul_leaky_relu_gelu";
   k.operands = {
       {"saved_conv5", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
@@ -4519,14 +4540,14 @@ _TABLE = [
   k.cuda.ahead = {0, 3};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 0, false, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING,
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING,
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING,
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU_WALKING],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_contiguous", r'''
+    ("fw_pointwise_contiguous", "CudaKernel", r'''
   k.name = "fw_pointwise_contiguous";
   k.operands = {
       {"conv_weight_grad", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
@@ -4545,13 +4566,13 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 3, 1}, 0}", _FW_POINTWISE_CONTIGUOUS_TILED, [''],
+        ("{4, 4, false, {2, 3, 1}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONTIGUOUS_TILED], [''],
             dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=1)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_contiguous_2", r'''
+    ("fw_pointwise_contiguous_2", "CudaKernel", r'''
   k.name = "fw_pointwise_contiguous_2";
   k.operands = {
       {"conv_input_grad", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
@@ -4570,20 +4591,22 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 3, 4}, 0}", _FW_POINTWISE_CONTIGUOUS_2_TILED, [''],
+        ("{4, 4, false, {2, 3, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONTIGUOUS_2_TILED], [''],
             dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", _FW_POINTWISE_CONTIGUOUS_2, [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS_2], [''],
+            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS_2], [''],
+            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS_2], [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
 ]
 _BACKEND, _NAME = "cuda", "conv2d_mul_leakyrelu_gelu"
 _ARCHITECTURES = ""
 
 
-def _tables(makers, runners, result):
+def _tables(makers, runners):
     """The tables of the kernels, and the call of one by its number."""
-    names = [name for name, _, _ in _TABLE]
+    names = [name for name, *_ in _TABLE]
     made, run = (
         ", ".join(f"{kind}_{name}" + ending for name in names) for kind, ending in (("loops", "()"), ("run", ""))
     )
@@ -4594,7 +4617,7 @@ def _tables(makers, runners, result):
         + "const std::vector<KernelLoops>& kernels() {\n"
         + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
         + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
-        + f"  static {result} (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
+        + f"  static void (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
     )
 
 
@@ -4617,36 +4640,35 @@ def _load(sources, **options):
 _built = []
 
 
-def _variant(number, text, defines):
-    """A kernel's text under one set of macros, in a namespace of its own."""
+def _variant(number, texts, defines):
+    """A kernel's texts under one set of macros, in a namespace of their own."""
     names = {**dict.fromkeys(("DEPTH", "AHEAD", "FIXED", "SLOT", "THREADS"), 0), **defines}
     before = "".join(f"#define FW_{name} {value}\n" for name, value in names.items())
     after = "".join(f"#undef FW_{name}\n" for name in names)
-    tiles = _TILES if "TILED" in defines else ""
-    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + _LOOPS + tiles + text
+    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + "".join(texts)
     return f"{before}namespace variant_{number} {{\n{inner}\n}}\n{after}"
 
 
 def _cuda_source():
     """The half with the kernels."""
     variants, makers, runners = [], [], []
-    for name, loops, ways in _TABLE:
+    for name, runner, table, ways in _TABLE:
         rows = []
-        for fields, text, entries, defines in ways:
+        for fields, texts, entries, defines in ways:
             space = f"variant_{len(variants)}"
-            variants.append(_variant(len(variants), text, defines))
+            variants.append(_variant(len(variants), texts, defines))
             functions = ", ".join(
                 f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
             )
             rows.append(f"      {{{fields}, {{{functions}}}}},\n")
-        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
+        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{table}  return k;\n}}\n")
         runners.append(
-            f"static bool run_{name}(const KernelCall& call) {{\n"
-            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
-            f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
-            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+            f"static void run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<{runner}::Text> texts = {{\n{''.join(rows)}  }};\n"
+            f"  static const {runner} kernel(loops_{name}(), texts);\n"
+            "  kernel.run(call);\n}\n"
         )
-    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners)]
     return "".join(parts)
 
 

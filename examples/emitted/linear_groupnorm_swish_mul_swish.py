@@ -4753,8 +4753,6 @@ struct Moments {
 }  // namespace fw
 '''
 
-_TILES = ""
-
 # How kernels are launched: the shape follows from the sizes of a call, by rules.
 
 _RULES = r'''
@@ -5888,7 +5886,8 @@ inline int driver_version() {
 }
 #endif
 
-class CudaKernel : CudaRules {
+// The variants for offsets of one width.
+class CudaVariants : CudaRules {
  public:
   struct Text {
     Variant variant;
@@ -5896,7 +5895,7 @@ class CudaKernel : CudaRules {
   };
 
   // `wide`: for tensors with offsets of more than 31 bits.
-  CudaKernel(const KernelLoops& code, const std::vector<Text>& texts, bool wide) : CudaRules(code), wide_(wide) {
+  CudaVariants(const KernelLoops& code, const std::vector<Text>& texts, bool wide) : CudaRules(code), wide_(wide) {
     for (const Text& text : texts) {
       if (text.variant.wide != wide) continue;
       for (const auto& entry : text.entries) functions_[{text.variant, entry.first}] = entry.second;
@@ -6032,12 +6031,26 @@ class CudaKernel : CudaRules {
   mutable std::map<const void*, bool> waits_;
 };
 
+class CudaKernel {
+ public:
+  using Text = CudaVariants::Text;
+  CudaKernel(const KernelLoops& code, const std::vector<Text>& texts)
+      : narrow_(code, texts, false), wide_(code, texts, true) {}
+
+  void run(const KernelCall& call) const {
+    if (!narrow_.run(call)) wide_.run(call);
+  }
+
+ private:
+  CudaVariants narrow_, wide_;
+};
+
 }  // namespace fusewright
 '''
 
-# Each kernel: its loops, and the ways in which it is compiled.
+# Each kernel: what runs it, its table, and the ways in which it is compiled.
 _TABLE = [
-    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul", r'''
+    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul", "CudaKernel", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1, 2}}},
@@ -6066,18 +6079,18 @@ _TABLE = [
   k.cuda.fixed = {1, 2, 3, 4};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL, [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING,
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2", r'''
+    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2", "CudaKernel", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1, 2}}},
@@ -6108,18 +6121,18 @@ _TABLE = [
   k.cuda.fixed = {1, 4, 5, 6};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2, [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING,
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3", r'''
+    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3", "CudaKernel", r'''
   k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_3";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1, 2}}},
@@ -6156,17 +6169,17 @@ _TABLE = [
   k.cuda.fixed = {2, 5, 6, 7};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=0, AHEAD=0, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=32, FIXED=64, SLOT=192, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3, [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=8, FIXED=16, SLOT=64, THREADS=256, CLUSTER=0)),
-        ("{1, 0, false, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING,
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_3_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]
@@ -6174,9 +6187,9 @@ _BACKEND, _NAME = "cuda", "linear_groupnorm_swish_mul_swish"
 _ARCHITECTURES = ""
 
 
-def _tables(makers, runners, result):
+def _tables(makers, runners):
     """The tables of the kernels, and the call of one by its number."""
-    names = [name for name, _, _ in _TABLE]
+    names = [name for name, *_ in _TABLE]
     made, run = (
         ", ".join(f"{kind}_{name}" + ending for name in names) for kind, ending in (("loops", "()"), ("run", ""))
     )
@@ -6187,7 +6200,7 @@ def _tables(makers, runners, result):
         + "const std::vector<KernelLoops>& kernels() {\n"
         + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
         + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
-        + f"  static {result} (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
+        + f"  static void (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
     )
 
 
@@ -6210,36 +6223,35 @@ def _load(sources, **options):
 _built = []
 
 
-def _variant(number, text, defines):
-    """A kernel's text under one set of macros, in a namespace of its own."""
+def _variant(number, texts, defines):
+    """A kernel's texts under one set of macros, in a namespace of their own."""
     names = {**dict.fromkeys(("DEPTH", "AHEAD", "FIXED", "SLOT", "THREADS"), 0), **defines}
     before = "".join(f"#define FW_{name} {value}\n" for name, value in names.items())
     after = "".join(f"#undef FW_{name}\n" for name in names)
-    tiles = _TILES if "TILED" in defines else ""
-    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + _LOOPS + tiles + text
+    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + "".join(texts)
     return f"{before}namespace variant_{number} {{\n{inner}\n}}\n{after}"
 
 
 def _cuda_source():
     """The half with the kernels."""
     variants, makers, runners = [], [], []
-    for name, loops, ways in _TABLE:
+    for name, runner, table, ways in _TABLE:
         rows = []
-        for fields, text, entries, defines in ways:
+        for fields, texts, entries, defines in ways:
             space = f"variant_{len(variants)}"
-            variants.append(_variant(len(variants), text, defines))
+            variants.append(_variant(len(variants), texts, defines))
             functions = ", ".join(
                 f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
             )
             rows.append(f"      {{{fields}, {{{functions}}}}},\n")
-        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
+        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{table}  return k;\n}}\n")
         runners.append(
-            f"static bool run_{name}(const KernelCall& call) {{\n"
-            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
-            f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
-            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+            f"static void run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<{runner}::Text> texts = {{\n{''.join(rows)}  }};\n"
+            f"  static const {runner} kernel(loops_{name}(), texts);\n"
+            "  kernel.run(call);\n}\n"
         )
-    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners)]
     return "".join(parts)
 
 

@@ -12,6 +12,7 @@ Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, bool w
     : graph_(graph), kernel_(kernel) {
   code_.nest = std::move(nest);
   code_.axes = kernel.axes;
+  code_.schedule = code_.nest.name();
   code_.name = kernel_name(graph, kernel, code_.nest.name());
   code_.origins = kernel_origins(graph, kernel);
   operand_of_.assign(kernel.steps.size(), {-1, -1});

@@ -32,7 +32,7 @@ struct KernelCode {
     // `dtype` is the buffer's.
     bool side = false;
   };
-  std::string schedule;           // its name, where the kernel has no text
+  std::string schedule;           // how `explain` calls it: `row`, `window_row`
   std::string name;               // also the symbol: fw_row_group_norm_silu_mul_silu
   std::string text;               // without the prelude
   std::vector<Operand> operands;  // in the order of Args::pointers
@@ -45,6 +45,10 @@ struct KernelCode {
 
 // What launching it takes to know.
 KernelLoops loops_of(const Graph& graph, const KernelCode& code);
+
+// C++ statements that fill in `KernelLoops k`: all of it, or what says nothing of how the kernel walks.
+std::string loops_as_cpp(const KernelLoops& loops);
+std::string interface_as_cpp(const KernelLoops& loops);
 
 // The user's operators that a kernel computes, and the lines where they stand, each once.
 std::vector<std::string> operators_of(const Graph& graph, const KernelCode& code);

@@ -9,25 +9,17 @@ DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& repo
                                 const Launcher& launcher) {
   const Graph& graph = plan.graph();
   const KernelCode& code = *report.code;
-  DescribedKernel result;
+  DescribedKernel result{launcher.emitted(graph)};
   result.name = code.name;
-  result.schedule = code.nest.name();
+  result.schedule = code.schedule;
   result.operators = operators_of(graph, code);
   result.sources = sources_of(graph, code);
   result.formulas = formulas(graph, kernel);
   result.bytes_read = report.bytes_read;
   result.bytes_written = report.bytes_written;
-  result.loops = loops_as_cpp(loops_of(graph, code));
   for (const KernelCode::Operand& operand : code.operands) result.operands.push_back({operand.value, operand.store});
   for (const Axis& axis : code.axes) result.sizes.push_back(axis.size.str());
   for (Value v : code.numbers) result.numbers.push_back(number_of(graph, v));
-  for (const Launcher::Emitted& variant : launcher.emitted()) {
-    auto text = std::find(result.texts.begin(), result.texts.end(), variant.text);
-    const auto place = static_cast<size_t>(text - result.texts.begin());
-    if (text == result.texts.end()) result.texts.push_back(variant.text);
-    if (variant.fields.empty()) continue;
-    result.variants.push_back({variant.fields, variant.defines, place, variant.label, variant.entries});
-  }
   return result;
 }
 

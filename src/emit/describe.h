@@ -11,21 +11,11 @@
 
 namespace fusewright {
 
-struct DescribedKernel {
+struct DescribedKernel : EmittedKernel {
   std::string name, schedule;
   std::vector<std::string> operators, sources;  // the user's
   std::vector<std::string> formulas;            // what it computes, a line for each result
   int64_t bytes_read = 0, bytes_written = 0;    // for the sizes at capture
-  std::vector<std::string> texts;               // each once: variants name theirs by position
-  std::string loops;                            // C++ statements that fill in `KernelLoops k`
-  struct Variant {
-    std::string fields;   // as CudaRules::Variant is written
-    std::string defines;  // in front of the text
-    size_t text;
-    std::string label;  // tells its text from the others
-    std::vector<std::string> entries;
-  };
-  std::vector<Variant> variants;  // the first are what the rule takes for the sizes at capture
   struct Operand {
     Value value;
     bool store;
@@ -58,8 +48,5 @@ DescribedPlan describe(const Plan& plan, const Fusion& fusion);
 
 // Readable lines for what a kernel stores: `y = mul -> x * sigmoid(x)`, with sums and windows by name.
 std::vector<std::string> formulas(const Graph& graph, const Kernel& kernel);
-
-// C++ statements that fill in `KernelLoops k`.
-std::string loops_as_cpp(const KernelLoops& loops);
 
 }  // namespace fusewright

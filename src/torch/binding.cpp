@@ -135,7 +135,7 @@ py::list report_kernels(const Plan& plan, const Fusion& fusion, const char* phas
     row["name"] = kernel.code->name;
     row["phase"] = phase;
     row["operators"] = operators_of(plan.graph(), *kernel.code);
-    row["schedule"] = kernel.code->nest.name();
+    row["schedule"] = kernel.code->schedule;
     row["bytes_read"] = kernel.bytes_read;
     row["bytes_written"] = kernel.bytes_written;
     row["sources"] = sources_of(plan.graph(), *kernel.code);

@@ -27,11 +27,14 @@ py::dict row_of(const DescribedKernel& kernel) {
   row["bytes_read"] = kernel.bytes_read;
   row["bytes_written"] = kernel.bytes_written;
   row["texts"] = kernel.texts;
-  row["loops"] = kernel.loops;
-  py::list variants, operands, numbers;
-  for (const DescribedKernel::Variant& v : kernel.variants)
-    variants.append(py::dict(py::arg("fields") = v.fields, py::arg("defines") = v.defines, py::arg("text") = v.text,
-                             py::arg("label") = v.label, py::arg("entries") = v.entries));
+  row["table"] = kernel.table;
+  row["runner"] = kernel.runner;
+  py::list headers, variants, operands, numbers;
+  for (const EmittedKernel::Header& h : kernel.headers) headers.append(py::make_tuple(h.name, h.text));
+  for (const EmittedKernel::Variant& v : kernel.variants)
+    variants.append(py::dict(py::arg("fields") = v.fields, py::arg("defines") = v.defines,
+                             py::arg("preludes") = v.preludes, py::arg("text") = v.text, py::arg("label") = v.label,
+                             py::arg("entries") = v.entries));
   for (const DescribedKernel::Operand& o : kernel.operands) operands.append(py::make_tuple(o.value, o.store));
   for (const KernelNumber& n : kernel.numbers) {
     using Source = KernelNumber::Source;
@@ -42,6 +45,7 @@ py::dict row_of(const DescribedKernel& kernel) {
     else
       numbers.append(py::make_tuple("scalar", n.scalar));
   }
+  row["headers"] = headers;
   row["variants"] = variants;
   row["operands"] = operands;
   row["numbers"] = numbers;
@@ -145,7 +149,7 @@ py::dict describe_region(const Graph& graph, const std::vector<bool>& wanted, bo
 
 void bind_emission(py::module_& m) {
   m.def("describe_region", &describe_region);
-  // The headers that emitted files carry, by name.
+  // The headers that every emitted file carries, by name; kernels bring those of their schedule.
   m.def("emitted_headers", [] {
     py::dict result;
     for (const auto& [name, text] :
@@ -158,19 +162,8 @@ void bind_emission(py::module_& m) {
                                                                     {"dtype", embedded_dtype},
                                                                     {"tensor", embedded_tensor},
                                                                     {"kernel_loops", embedded_kernel_loops},
-                                                                    {"geometry", embedded_geometry},
-                                                                    {"kernel_abi", embedded_kernel_abi},
-                                                                    {"cpu_rules", embedded_cpu_rules},
-                                                                    {"divider", embedded_divider},
-                                                                    {"cuda_tiling", embedded_cuda_tiling},
-                                                                    {"cuda_rules", embedded_cuda_rules},
-                                                                    {"cuda_shape", embedded_cuda_shape},
-                                                                    {"cuda_arguments", embedded_cuda_arguments},
-                                                                    {"recent", embedded_recent},
                                                                     {"scalar_type", embedded_scalar_type},
                                                                     {"kernel_call", embedded_kernel_call},
-                                                                    {"cuda_kernel", embedded_cuda_kernel},
-                                                                    {"cpu_kernel", embedded_cpu_kernel},
                                                                     {"torch_calls", embedded_torch_calls}})
       result[name] = text;
     return result;

@@ -37,6 +37,7 @@ ROOT = HERE.parents[1]
 EMITTED = ROOT / "examples" / "emitted"
 OTHERS = {"mlp": [[(6, 24), (6, 24)], [(1, 24), (1, 24)], [(37, 24), (37, 24)]],
           "convnet": [[(4, 3, 10, 12)], [(1, 3, 7, 9)], [(5, 3, 33, 6)]]}  # fmt: skip
+TOY, TOY_CASES = HERE.parent / "support" / "toy", [[(37,), (6, 24)], [(1,), (1, 24)], [(300,), (37, 24)]]
 FORBIDDEN = (
     r"\btry\s*:",
     r"\bexcept\b",
@@ -51,7 +52,7 @@ FORBIDDEN = (
 def model_file(name, folder):
     """A model as a file: the showcase at the sizes of tests, or one of tests/python/emitted."""
     path = folder / f"{name}.py"
-    if name in OTHERS:
+    if name in (*OTHERS, "toy"):
         shutil.copy(HERE / "emitted" / f"{name}.py", path)
         return path
     text = (showcase.FOLDER / f"{name}.py").read_text()
@@ -79,8 +80,52 @@ def folder(tmp_path_factory):
         file = models.load(model_file(name, folder))
         for backend in ("cpu", "cuda"):
             (folder / f"{name}_{backend}.py").write_text(emit(file, backend=backend).text)
+    file = models.load(model_file("toy", folder))
+    for backend in ("cpu", "cuda"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_core, "describe_region", with_toys(_core.describe_region, backend == "cuda"))
+            (folder / f"toy_{backend}.py").write_text(emit(file, backend=backend).text)
     (folder / "headers.json").write_text(json.dumps(_core.emitted_headers()))
     return folder
+
+
+def with_toys(describe, cuda):
+    """Regions whose negated vectors are of a kind that only tests know, described as its launcher does: the C++ test of
+    that kind (toy_schedule_test.cpp) holds these fields."""
+
+    def toy_of(kernel):
+        if kernel["operators"] != ["neg"] or len(kernel["sizes"]) != 1:
+            return kernel
+        interface = [line for line in kernel["table"].splitlines() if not line.startswith(("  k.nest", "  k.cuda"))]
+        name = kernel["name"].replace("pointwise", "toy")
+        source, header = ("kernel.cu.txt", "toy_cuda_kernel") if cuda else ("kernel.cpp.txt", "toy_cpu_kernel")
+        return kernel | {
+            "name": name,
+            "schedule": "toy",
+            "table": "\n".join(interface).replace(kernel["name"], name) + "\n",
+            "runner": "ToyCudaKernel" if cuda else "ToyCpuKernel",
+            "headers": [(name, (TOY / f"{name}.h").read_text()) for name in ("toy_rules", header)],
+            "texts": [(TOY / source).read_text().replace("KERNEL", name)],
+            "variants": [
+                {
+                    "fields": "1" if cuda else "",
+                    "defines": "#define FW_TOY_ITEMS 1\n" if cuda else "",
+                    "preludes": [],
+                    "text": 0,
+                    "label": "",
+                    "entries": [name],
+                }
+            ],
+        }
+
+    def described(*arguments):
+        region = describe(*arguments)
+        for plan in (region["forward"], region["backward"]):
+            if plan is not None:
+                plan["kernels"] = [toy_of(kernel) for kernel in plan["kernels"]]
+        return region
+
+    return described
 
 
 def in_fresh_process(script, *arguments, folder, **variables):
@@ -98,7 +143,9 @@ def comparisons(folder):
 
     def compare(job):
         name, backend = job
-        if name == "channels_last":
+        if name == "toy":
+            files, shapes = [folder / "toy.py", folder / f"toy_{backend}.py"], TOY_CASES
+        elif name == "channels_last":
             files, shapes = [showcase.FOLDER / f"{showcase.CONV}.py", EMITTED / f"{showcase.CONV}.py"], CHANNELS_LAST
         else:
             files, shapes = [folder / f"{name}.py", folder / f"{name}_{backend}.py"], cases(name)
@@ -107,9 +154,9 @@ def comparisons(folder):
         rest = [folder / "headers.json", *(["wide"] if name == showcase.GROUP_NORM else [])]
         return in_fresh_process("emulated.py", *files, json.dumps(shapes[:3]), *rest, folder=folder)
 
-    jobs = [(name, "cpu") for name in NAMES]
+    jobs = [(name, "cpu") for name in (*NAMES, "toy")]
     if has_emulator():
-        jobs += [(name, "cuda") for name in EMULATED]
+        jobs += [(name, "cuda") for name in (*EMULATED, "toy")]
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         return dict(zip(jobs, pool.map(compare, jobs), strict=True))
 
@@ -118,18 +165,28 @@ def has_emulator():
     return all(Path(os.environ.get(f"FUSEWRIGHT_{name}_LIBRARY", "")).is_file() for name in ("CUDA", "NVRTC"))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "toy"])
 def test_file_is_the_model(name, comparisons):
     """Outputs, gradients, buffers, state dicts, modes, sizes, ten steps of training."""
     result = comparisons[name, "cpu"]
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
 
 
-@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize("name", [*EMULATED, "toy"])
 def test_cuda_file_is_the_model(name, emulator, comparisons):
     """The same of its CUDA half: the file's own launches and kernels, run by the emulator."""
     result = comparisons[name, "cuda"]
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_a_kind_of_its_own(folder, backend):
+    """Forward and backward are kernels of the toy kind, run by its own class; the softmax is not."""
+    table = executed((folder / f"toy_{backend}.py").read_text())["_TABLE"]
+    runners = {kernel: runner for kernel, runner, *_ in table}
+    own, usual = ("ToyCudaKernel", "CudaKernel") if backend == "cuda" else ("ToyCpuKernel", "CpuKernel")
+    assert sorted(set(runners.values())) == sorted([own, usual])
+    assert all((runner == own) == ("_toy_" in kernel) for kernel, runner in runners.items())
 
 
 @pytest.fixture(scope="module")
@@ -161,8 +218,8 @@ def test_contract(name, cuda_texts):
 def test_every_entry_of_the_table_is_in_its_text(name, cuda_texts):
     namespace = executed(cuda_texts[name])
     assert namespace["_TABLE"]
-    for kernel, _, ways in namespace["_TABLE"]:
-        for fields, text, entries, defines in ways:
+    for kernel, _, _, ways in namespace["_TABLE"]:
+        for fields, (*_, text), entries, defines in ways:
             assert fields.startswith(f"{{{defines['VECTOR']}, {defines['ITEMS']}, ")
             for entry in entries:
                 assert f" {kernel}{entry}(const Args a)" in text
@@ -173,7 +230,7 @@ def test_columns_of_few_rows_at_capture(tmp_path):
     path = tmp_path / "model.py"
     body = "    def forward(self, x):\n        return torch.softmax(x * 2, 1)\n"
     path.write_text(HEAD + body + TAIL.replace("4, 8", "2, 16, 64"))
-    (kernel, _, ways), *_ = executed(emit(models.load(path), backend="cuda").text)["_TABLE"]
+    (kernel, _, _, ways), *_ = executed(emit(models.load(path), backend="cuda").text)["_TABLE"]
     assert kernel.startswith("fw_column")
     assert {4, 8} <= {defines["ITEMS"] for _, _, _, defines in ways}
 

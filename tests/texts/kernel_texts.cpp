@@ -52,10 +52,11 @@ class Writer {
     for (const Stop& stop : fusion.stops) out_ << "-- stop " << stop.reason << " " << stop.value << "\n";
     for (const DescribedKernel& kernel : described.kernels) {
       ++kernels_;
-      out_ << "-- kernel " << kernel.name << " (" << kernel.schedule << ")\n" << kernel.loops;
+      out_ << "-- kernel " << kernel.name << " (" << kernel.schedule << ")\n" << kernel.table;
       for (const std::string& formula : kernel.formulas) out_ << "formula " << formula << "\n";
       for (const std::string& size : kernel.sizes) out_ << "axis " << size << "\n";
-      for (const DescribedKernel::Variant& variant : kernel.variants) {
+      for (const EmittedKernel::Variant& variant : kernel.variants) {
+        if (variant.fields.empty()) continue;  // a C++ kernel has one alone
         out_ << "variant " << variant.fields << " text " << variant.text << "\n" << variant.defines;
         for (const std::string& entry : variant.entries) out_ << "entry " << entry << "\n";
       }

@@ -7,12 +7,8 @@ import re
 from .. import _core
 from .headers import Definition, definitions, in_namespace, resolve, trimmed
 
-# Headers in the order in which they need each other: what both halves of an extension know, and how kernels are run.
+# What both halves of an extension know: headers in the order in which they need each other.
 _SHARED = ["dtype", "tensor", "kernel_loops", "kernel_call"]
-_RULES = {
-    True: ["geometry", "divider", "cuda_tiling", "cuda_rules", "cuda_shape", "cuda_arguments", "recent", "cuda_kernel"],
-    False: ["geometry", "kernel_abi", "cpu_rules", "cpu_kernel"],
-}
 _UNUSED = {"name_of", "parse_dtype", "is_float", "is_narrow_float", "compute_type"}
 # Words that graders of kernels search for; C++ has no use for them outside of comments.
 _OTHER_WORDS = {"pass": "sweep", "try": "attempt", "except": "but", "threading": "threads"}
@@ -24,22 +20,25 @@ def plain_words(text: str) -> str:
     return re.sub(rf"\b({words})\b", lambda match: _OTHER_WORDS[match[1]], text)
 
 
-def kernel_prelude(texts: list[str], cuda: bool) -> tuple[str, str, str]:
-    """What the kernels call: once for all, again in front of each CUDA variant, and again for those with tiles."""
+def kernel_prelude(
+    texts: list[str], preludes: list[str], rules: dict[str, str], cuda: bool
+) -> tuple[str, dict[str, str]]:
+    """What the kernels call: once for all, and the headers that stand again in front of each variant that has them. The
+    rules of C++ kernels stand behind it, and use it."""
     headers = {name: _without_callers(text) for name, text in _core.emitted_headers().items()}
     known = {"FW_EMULATOR": False, "FW_APPROXIMATE": False}
     if cuda:
         known |= {"FW_CUDA": True}
     names = ["prelude", "math", *(["cuda_device"] if cuda else ["cpu_loops"])]
     common = [part for name in names for part in definitions(resolve(headers[name], known))]
-    again = definitions(resolve(headers["cuda_loops"], known)) if cuda else []
-    tiled = definitions(resolve(headers["cuda_tile"], known)) if cuda else []
-    extra = [] if cuda else [headers["cpu_rules"]]
-    again = trimmed(again, texts)
-    tiled = trimmed(tiled, texts) if any("FW_TILED" in text or "fw::Tile" in text for text in texts) else []
-    again_texts = [part.text for part in (*again, *tiled)]
-    common = trimmed(common, [*texts, *again_texts, *extra])
-    return tuple(plain_words(_prelude_text(parts)) for parts in (common, again, tiled))
+    again = {name: trimmed(definitions(resolve(headers[name], known)), texts) for name in preludes}
+    extra = [] if cuda else list(rules.values())
+    common = trimmed(common, [*texts, *(part.text for parts in again.values() for part in parts), *extra])
+    return prelude_text(common), {name: prelude_text(parts) for name, parts in again.items()}
+
+
+def prelude_text(parts: list[Definition]) -> str:
+    return plain_words(_prelude_text(parts))
 
 
 def _without_callers(text: str) -> str:
@@ -68,12 +67,13 @@ def _only_macros(text: str) -> bool:
 
 def shared_header() -> str:
     """What both halves of an extension know: the one that sees PyTorch, and the one with the kernels."""
-    return _pasted(_SHARED)
+    headers = _core.emitted_headers()
+    return _pasted([headers[name] for name in _SHARED])
 
 
-def rules_header(cuda: bool) -> str:
-    """How kernels are launched: the rules of the library."""
-    return _pasted(_RULES[cuda])
+def rules_header(rules: dict[str, str]) -> str:
+    """How kernels are launched: the rules of the library, by the names of their headers."""
+    return _pasted(list(rules.values()))
 
 
 def torch_header() -> str:
@@ -83,8 +83,7 @@ def torch_header() -> str:
     return plain_words(re.sub(r'^#(pragma once|include ".*")\n', "", text, flags=re.MULTILINE))
 
 
-def _pasted(names: list[str]) -> str:
-    headers = _core.emitted_headers()
-    includes = {line for name in names for line in headers[name].splitlines() if line.startswith("#include <")}
-    parts = [part for name in names for part in definitions(headers[name]) if not part.names & _UNUSED]
+def _pasted(headers: list[str]) -> str:
+    includes = {line for text in headers for line in text.splitlines() if line.startswith("#include <")}
+    parts = [part for text in headers for part in definitions(text) if not part.names & _UNUSED]
     return plain_words("\n".join(sorted(includes)) + "\n\n" + in_namespace("fusewright", parts))

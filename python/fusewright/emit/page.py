@@ -12,6 +12,11 @@ from .kernels import Kernel, Kernels
 from .texts import wrapped
 
 _WIDTH = 116
+# Headers that depend on the macros of a variant: what stands above them, and their names in the file.
+_PRELUDES = {
+    "cuda_loops": ("# The same for every variant of a kernel, which are made by the macros in front.", "_LOOPS"),
+    "cuda_tile": ("# Operands that do not lie along the lines of a kernel.", "_TILES"),
+}
 _FILES = Path(__file__).parent / "file"
 
 
@@ -82,7 +87,7 @@ def extension_section(kernels: Kernels, arch: list[str], name: str) -> str:
     behind the kernels, whose texts its table names."""
     cuda = kernels.cuda
     texts = [text for kernel in kernels.found.values() for text in kernel.described["texts"]]
-    common, again, tiled = kernel_prelude(texts, cuda)
+    common, again = kernel_prelude(texts, kernels.preludes(), kernels.rules(), cuda)
     parts = [
         "# What both halves of the extension know: the one that sees PyTorch, and the one with the kernels.",
         _raw("_SHARED", shared_header()),
@@ -91,21 +96,14 @@ def extension_section(kernels: Kernels, arch: list[str], name: str) -> str:
         "# What kernels call: types, mathematics" + (", the device." if cuda else ", loops."),
         _raw("_PRELUDE", common),
     ]
-    if cuda:
-        parts += [
-            "# The same for every variant of a kernel, which are made by the macros in front.",
-            _raw("_LOOPS", again),
-        ]
-        parts += (
-            ["# Operands that do not lie along the lines of a kernel.", _raw("_TILES", tiled)]
-            if tiled
-            else ['_TILES = ""']
-        )
+    for header, text in again.items():
+        about, constant = _PRELUDES[header]
+        parts += [about, _raw(constant, text)]
     parts += [
         "# How kernels are launched: the shape follows from the sizes of a call, by rules."
         if cuda
         else "# How the work of a kernel is shared out to threads.",
-        _raw("_RULES", rules_header(cuda)),
+        _raw("_RULES", rules_header(kernels.rules())),
         _build_section(kernels, arch, name),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -115,21 +113,22 @@ def _build_section(kernels: Kernels, arch: list[str], name: str) -> str:
     rows = []
     for kernel in kernels.found.values():
         described = kernel.described
-        loops = described["loops"].rstrip("\n")
-        rows.append(f"    (\"{kernel.name}\", r'''\n{loops}\n''', [")
-        if kernels.cuda:
-            for variant in described["variants"]:
-                constant = _constants(kernel)[variant["text"]]
+        table = described["table"].rstrip("\n")
+        rows.append(f"    (\"{kernel.name}\", \"{described['runner']}\", r'''\n{table}\n''', [")
+        for variant in described["variants"]:
+            constant = _constants(kernel)[variant["text"]]
+            if kernels.cuda:
                 defines = ", ".join(f"{n}={v}" for n, v in re.findall(r"#define FW_(\w+) (\d+)", variant["defines"]))
                 entries = [entry.removeprefix(kernel.name) for entry in variant["entries"]]
-                rows.append(wrapped(f'        ("{variant["fields"]}", {constant}, {entries}, dict({defines})),'))
-        else:
-            rows.append(f"        {_constants(kernel)[0]},")
+                source = ", ".join([*(_PRELUDES[header][1] for header in variant["preludes"]), constant])
+                rows.append(wrapped(f'        ("{variant["fields"]}", [{source}], {entries}, dict({defines})),'))
+            else:
+                rows.append(f"        ({constant}, {variant['entries']}),")
         rows.append("    ]),")
     table = "_TABLE = [\n" + "\n".join(rows) + "\n]\n"
     architectures = ";".join(re.sub(r"(\d)(\D?)$", r".\1\2", a) for a in arch)  # 90a is PyTorch's 9.0a
     settings = [f'_BACKEND, _NAME = "{"cuda" if kernels.cuda else "cpu"}", "{name}"']
     settings += [f'_ARCHITECTURES = "{architectures}"'] if kernels.cuda else []
     code = [*_code("extension").values(), *_code("cuda_extension" if kernels.cuda else "cpu_extension").values()]
-    head = "# Each kernel: its loops, and the ways in which it is compiled.\n"
+    head = "# Each kernel: what runs it, its table, and the ways in which it is compiled.\n"
     return head + table + "\n".join(settings) + "\n\n\n" + "\n\n\n".join(code) + "\n"

@@ -45,7 +45,8 @@ inline int driver_version() {
 }
 #endif
 
-class CudaKernel : CudaRules {
+// The variants for offsets of one width.
+class CudaVariants : CudaRules {
  public:
   struct Text {
     Variant variant;
@@ -53,7 +54,7 @@ class CudaKernel : CudaRules {
   };
 
   // `wide`: for tensors with offsets of more than 31 bits.
-  CudaKernel(const KernelLoops& code, const std::vector<Text>& texts, bool wide) : CudaRules(code), wide_(wide) {
+  CudaVariants(const KernelLoops& code, const std::vector<Text>& texts, bool wide) : CudaRules(code), wide_(wide) {
     for (const Text& text : texts) {
       if (text.variant.wide != wide) continue;
       for (const auto& entry : text.entries) functions_[{text.variant, entry.first}] = entry.second;
@@ -187,6 +188,20 @@ class CudaKernel : CudaRules {
   mutable std::map<std::tuple<const void*, int, int64_t, uint32_t>, int> resident_;
   mutable std::set<std::pair<const void*, int>> allowed_;
   mutable std::map<const void*, bool> waits_;
+};
+
+class CudaKernel {
+ public:
+  using Text = CudaVariants::Text;
+  CudaKernel(const KernelLoops& code, const std::vector<Text>& texts)
+      : narrow_(code, texts, false), wide_(code, texts, true) {}
+
+  void run(const KernelCall& call) const {
+    if (!narrow_.run(call)) wide_.run(call);
+  }
+
+ private:
+  CudaVariants narrow_, wide_;
 };
 
 }  // namespace fusewright

@@ -2,6 +2,7 @@
 #include "runtime/cuda/cuda_launch.h"
 
 #include "base/log.h"
+#include "embedded_kernels.h"
 #include "ir/error.h"
 #include "runtime/compiler/background.h"
 #include "runtime/cuda/cuda_call.h"
@@ -131,7 +132,7 @@ std::vector<CudaLauncher::First> CudaLauncher::first_kernels(Call c) const {
   return result;
 }
 
-std::vector<Launcher::Emitted> CudaLauncher::emitted() const {
+EmittedKernel CudaLauncher::emitted(const Graph& graph) const {
   std::vector<Variant> all;
   auto add = [&](const Variant& variant) {
     if (std::find(all.begin(), all.end(), variant) == all.end()) all.push_back(variant);
@@ -153,7 +154,13 @@ std::vector<Launcher::Emitted> CudaLauncher::emitted() const {
   add({widest_, general, false, {}});
   add({1, general, false, {}});
   add({1, general, true, {}});
-  std::vector<Emitted> result;
+  EmittedKernel kernel;
+  kernel.runner = "CudaKernel";
+  kernel.headers = {{"geometry", embedded_geometry},       {"divider", embedded_divider},
+                    {"cuda_tiling", embedded_cuda_tiling}, {"cuda_rules", embedded_cuda_rules},
+                    {"cuda_shape", embedded_cuda_shape},   {"cuda_arguments", embedded_cuda_arguments},
+                    {"recent", embedded_recent},           {"cuda_kernel", embedded_cuda_kernel}};
+  kernel.table = loops_as_cpp(loops_of(graph, code()));
   for (const Variant& v : all) {
     const std::string tiling = v.tiling.operands == 0
                                    ? "{}"
@@ -162,9 +169,11 @@ std::vector<Launcher::Emitted> CudaLauncher::emitted() const {
     const std::string fields = "{" + std::to_string(v.vector) + ", " + std::to_string(v.items) + ", " +
                                (v.wide ? "true" : "false") + ", " + tiling + ", " + std::to_string(v.row) + "}";
     const char* label = v.tiling.operands != 0 ? "tiled" : v.items == 0 ? "walking" : "";
-    result.push_back({fields, defines(v), text(v), label, entries(v)});
+    std::vector<std::string> preludes = {"cuda_loops"};
+    if (v.tiling.operands != 0) preludes.push_back("cuda_tile");
+    kernel.variants.push_back({fields, defines(v), std::move(preludes), kernel.place_of(text(v)), label, entries(v)});
   }
-  return result;
+  return kernel;
 }
 
 std::string CudaLauncher::defines(const Variant& variant) const {

@@ -43,7 +43,7 @@ class CudaLauncher : public Launcher, CudaRules {
   bool complete() const override;  // all variants are there; nothing is timed before
 
   // What the rule takes for the sizes at capture, and what serves all others.
-  std::vector<Emitted> emitted() const override;
+  EmittedKernel emitted(const Graph& graph) const override;
 
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
            const std::vector<double>& scalars, TuningProgress* progress, bool follows) const override;

@@ -1,5 +1,8 @@
 #include "runtime/plan/launch.h"
 
+#include <algorithm>
+
+#include "embedded_kernels.h"
 #include "ir/error.h"
 #include "runtime/compiler/compiled_library.h"
 
@@ -54,6 +57,15 @@ std::vector<int64_t> SymbolBinder::bind(const Graph& graph, const std::vector<Te
   return symbols;
 }
 
+size_t EmittedKernel::place_of(const std::string& text) {
+  const auto known = std::find(texts.begin(), texts.end(), text);
+  const auto place = static_cast<size_t>(known - texts.begin());
+  if (known == texts.end()) texts.push_back(text);
+  return place;
+}
+
+EmittedKernel Launcher::emitted(const Graph&) const { fail("kernel ", code().name, ": files cannot run it yet"); }
+
 void Launcher::run(Host&, const std::vector<const Tensor*>&, const int64_t*, const std::vector<double>&,
                    TuningProgress*, bool) const {
   fail("kernel ", code().name, " makes its result itself");
@@ -82,6 +94,18 @@ void CpuLauncher::run(Host& host, const std::vector<const Tensor*>& operands, co
              [&](int64_t n, int64_t grain, const auto& body) { host.parallel_for(n, grain, body); });
 }
 
-std::vector<Launcher::Emitted> CpuLauncher::emitted() const { return {{"", "", code().text, "", {}}}; }
+EmittedKernel CpuLauncher::emitted(const Graph& graph) const {
+  EmittedKernel kernel;
+  kernel.runner = "CpuKernel";
+  kernel.headers = {{"geometry", embedded_geometry},
+                    {"kernel_abi", embedded_kernel_abi},
+                    {"cpu_rules", embedded_cpu_rules},
+                    {"cpu_kernel", embedded_cpu_kernel}};
+  kernel.table = loops_as_cpp(loops_of(graph, code()));
+  std::vector<std::string> entries = {code().name};
+  if (code().text.find("fw_state_sizes") != std::string::npos) entries.push_back("fw_state_sizes");
+  kernel.variants = {{"", "", {}, kernel.place_of(code().text), "", std::move(entries)}};
+  return kernel;
+}
 
 }  // namespace fusewright

@@ -57,7 +57,7 @@ class CpuLauncher : public Launcher {
   void attach(const std::vector<CompiledSource>& compiled, int device) override;
   void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
            const std::vector<double>& scalars, TuningProgress* progress, bool follows) const override;
-  std::vector<Emitted> emitted() const override;
+  EmittedKernel emitted(const Graph& graph) const override;
 
  private:
   KernelGeometry geometry_;

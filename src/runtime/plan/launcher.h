@@ -19,6 +19,33 @@ namespace cuda {
 class Module;
 }
 
+// A kernel as a file holds it that runs it without this library, by rule, on devices that are not known.
+struct EmittedKernel {
+  // A C++ class of the file that runs the kernel; the file makes one object of it. On the CPU it is made from the
+  // table and a map of symbols to addresses; in CUDA from the table and a vector of its `Text`, one for each variant,
+  // which has the initialiser `fields` and pairs of entries and their addresses.
+  std::string runner;
+  struct Header {
+    std::string name, text;
+  };
+  std::vector<Header> headers;     // that define it, in the order in which they need each other
+  std::string table;               // C++ statements that fill in `KernelLoops k`
+  std::vector<std::string> texts;  // each once: variants name theirs by position
+  struct Variant {
+    std::string fields;   // how `runner` writes which variant this is; empty where there is one alone
+    std::string defines;  // in front of all the rest
+    // Headers of the library that depend on the defines, and stand in front of each such text: by name.
+    std::vector<std::string> preludes;
+    size_t text;
+    std::string label;                 // tells this text from the kernel's others; empty for the usual one
+    std::vector<std::string> entries;  // symbols of the text that `runner` is handed
+  };
+  std::vector<Variant> variants;  // the first are what the rule takes for the sizes at capture
+
+  // The place of a text, which is added unless it is there.
+  size_t place_of(const std::string& text);
+};
+
 // The compiled form of a source: a library for the CPU, a module for a GPU.
 using CompiledSource = std::variant<std::shared_ptr<CompiledLibrary>, std::shared_ptr<cuda::Module>>;
 
@@ -29,7 +56,7 @@ class Launcher {
   explicit Launcher(KernelCode code) : kernel_code_(std::move(code)) {}
   virtual ~Launcher() = default;
 
-  // What the kernel is handed, and what it is called. A contraction of the library has no text.
+  // What the kernel is handed, and what it and its schedule are called. A contraction of the library has no text.
   const KernelCode& code() const { return kernel_code_; }
 
   // The sources that a first call takes, and their compiled form in the same order. `device`: -1 for the CPU.
@@ -44,15 +71,8 @@ class Launcher {
   virtual void run(Host& host, const std::vector<const Tensor*>& operands, const int64_t* symbols,
                    const std::vector<double>& scalars, TuningProgress* progress, bool follows) const;
 
-  // The ways to compile the kernel that a file holds which runs it by rule, on devices that are not known.
-  struct Emitted {
-    std::string fields;   // C++ that says which way this is; empty where there is one alone
-    std::string defines;  // in front of the prelude
-    std::string text;     // behind it
-    std::string label;    // tells this text from the kernel's others; empty for the usual one
-    std::vector<std::string> entries;
-  };
-  virtual std::vector<Emitted> emitted() const { return {}; }
+  // For a file that `emit` writes. Throws Error where such a file cannot run the kernel.
+  virtual EmittedKernel emitted(const Graph& graph) const;
 
   // The contraction that the host's library computes; -1: a kernel of ours.
   virtual Value library_call() const { return -1; }

@@ -13,6 +13,7 @@ import torch
 from torch.utils.cpp_extension import load_inline
 
 HERE = Path(__file__).parent
+PRELUDES = {"LOOPS": "loops", "TILES": "tile"}
 
 
 def source_of(written, headers, wide):
@@ -20,15 +21,16 @@ def source_of(written, headers, wide):
     limit = "(int64_t{1} << 31) - (int64_t{1} << 24)"
     assert limit in written._RULES
     rules = written._RULES.replace(limit, "1") if wide else written._RULES
-    prelude = "\n".join(headers[name] for name in ("prelude", "math", "cuda_device", "cuda_loops"))
+    prelude = "\n".join(headers[name] for name in ("prelude", "math", "cuda_device"))
+    whole_of = {getattr(written, f"_{name}", None): headers[f"cuda_{header}"] for name, header in PRELUDES.items()}
     handles, texts, registered = [], [], []
-    for name, _, ways in written._TABLE:
-        for _, text, entries, defines in ways:
+    for name, _, _, ways in written._TABLE:
+        for _, (*preludes, text), entries, defines in ways:
             number = len(handles)
             before = "".join(f"#define FW_{key} {value}\n" for key, value in defines.items())
-            tiles = headers["cuda_tile"] if "TILED" in defines else ""
+            again = "".join(whole_of[text] for text in preludes)
             text = text.replace("__global__ void", 'extern "C" __global__ void')
-            texts.append(pieces(f"text_{number}", before, "prelude()", tiles + text))
+            texts.append(pieces(f"text_{number}", before, "prelude()", again + text))
             names = ", ".join(name + entry for entry in entries)
             handles.append(f"namespace variant_{number} {{\nstatic char {names};\n}}\n")
             for entry in entries:

@@ -6,18 +6,18 @@ import platform
 def _source():
     """Kernels and calls in one file."""
     kernels, makers, runners = [], [], []
-    for number, (name, loops, ways) in enumerate(_TABLE):
-        kernels.append(f"namespace kernel_{number} {{\n{ways[0]}\n}}\n")
-        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
-        sizes = f"kernel_{number}::fw_state_sizes" if "fw_state_sizes" in ways[0] else "nullptr"
+    for number, (name, runner, table, ((text, symbols),)) in enumerate(_TABLE):
+        kernels.append(f"namespace kernel_{number} {{\n{text}\n}}\n")
+        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{table}  return k;\n}}\n")
+        addresses = ", ".join(
+            f'{{"{symbol}", reinterpret_cast<const void*>(&kernel_{number}::{symbol})}}' for symbol in symbols
+        )
         runners.append(
             f"static void run_{name}(const KernelCall& call) {{\n"
-            f"  static const CpuRules rules = [] {{\n    CpuRules made(loops_{name}());\n"
-            f"    made.attach(reinterpret_cast<CpuRules::Entry>(&kernel_{number}::{name}), {sizes});\n"
-            "    return made;\n  }();\n"
-            "  run_on_threads(rules, call);\n}\n"
+            f"  static const {runner} kernel(loops_{name}(), {{{addresses}}});\n"
+            "  kernel.run(call);\n}\n"
         )
-    return "".join([_SHARED, _PRELUDE, _RULES, *kernels, _tables(makers, runners, "void"), _TORCH])
+    return "".join([_SHARED, _PRELUDE, _RULES, *kernels, _tables(makers, runners), _TORCH])
 
 
 def _kernels():

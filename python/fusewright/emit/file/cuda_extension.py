@@ -3,36 +3,35 @@
 import os
 
 
-def _variant(number, text, defines):
-    """A kernel's text under one set of macros, in a namespace of its own."""
+def _variant(number, texts, defines):
+    """A kernel's texts under one set of macros, in a namespace of their own."""
     names = {**dict.fromkeys(("DEPTH", "AHEAD", "FIXED", "SLOT", "THREADS"), 0), **defines}
     before = "".join(f"#define FW_{name} {value}\n" for name, value in names.items())
     after = "".join(f"#undef FW_{name}\n" for name in names)
-    tiles = _TILES if "TILED" in defines else ""
-    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + _LOOPS + tiles + text
+    inner = "namespace fw {\nusing namespace ::fw;\n}\n" + "".join(texts)
     return f"{before}namespace variant_{number} {{\n{inner}\n}}\n{after}"
 
 
 def _cuda_source():
     """The half with the kernels."""
     variants, makers, runners = [], [], []
-    for name, loops, ways in _TABLE:
+    for name, runner, table, ways in _TABLE:
         rows = []
-        for fields, text, entries, defines in ways:
+        for fields, texts, entries, defines in ways:
             space = f"variant_{len(variants)}"
-            variants.append(_variant(len(variants), text, defines))
+            variants.append(_variant(len(variants), texts, defines))
             functions = ", ".join(
                 f'{{"{name}{entry}", reinterpret_cast<const void*>(&{space}::{name}{entry})}}' for entry in entries
             )
             rows.append(f"      {{{fields}, {{{functions}}}}},\n")
-        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{loops}  return k;\n}}\n")
+        makers.append(f"static KernelLoops loops_{name}() {{\n  KernelLoops k;{table}  return k;\n}}\n")
         runners.append(
-            f"static bool run_{name}(const KernelCall& call) {{\n"
-            f"  static const std::vector<CudaKernel::Text> texts = {{\n{''.join(rows)}  }};\n"
-            f"  static const CudaKernel narrow(loops_{name}(), texts, false), wide(loops_{name}(), texts, true);\n"
-            f"  return narrow.run(call) || wide.run(call);\n}}\n"
+            f"static void run_{name}(const KernelCall& call) {{\n"
+            f"  static const std::vector<{runner}::Text> texts = {{\n{''.join(rows)}  }};\n"
+            f"  static const {runner} kernel(loops_{name}(), texts);\n"
+            "  kernel.run(call);\n}\n"
         )
-    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners, "bool")]
+    parts = ["#include <cuda_runtime.h>\n", _SHARED, _PRELUDE, _RULES, *variants, _tables(makers, runners)]
     return "".join(parts)
 
 

@@ -5,9 +5,9 @@ import hashlib
 from torch.utils.cpp_extension import load_inline
 
 
-def _tables(makers, runners, result):
+def _tables(makers, runners):
     """The tables of the kernels, and the call of one by its number."""
-    names = [name for name, _, _ in _TABLE]
+    names = [name for name, *_ in _TABLE]
     made, run = (
         ", ".join(f"{kind}_{name}" + ending for name in names) for kind, ending in (("loops", "()"), ("run", ""))
     )
@@ -18,7 +18,7 @@ def _tables(makers, runners, result):
         + "const std::vector<KernelLoops>& kernels() {\n"
         + f"  static const std::vector<KernelLoops> all = {{{made}}};\n  return all;\n}}\n"
         + "void run_kernel(size_t kernel, const KernelCall& call) {\n"
-        + f"  static {result} (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
+        + f"  static void (*const run[])(const KernelCall&) = {{{run}}};\n  run[kernel](call);\n}}\n}}\n"
     )
 
 
