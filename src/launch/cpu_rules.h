@@ -75,8 +75,11 @@ class CpuRules {
       rows *= (columns + args.block - 1) / args.block;
       width = std::min(columns, args.block);
     }
-    if (rows == 0 || elements == 0) side_buffers.allocate(0, pointers), side_buffers.finish(operands, parallel_for);
-    if (rows == 0) return;
+    if (rows == 0) {
+      side_buffers.allocate(0, pointers);
+      side_buffers.finish(operands, parallel_for);
+      return;
+    }
     // Few long rows are split, by a rule that does not know the number of threads: results are the same on any.
     constexpr int64_t enough_rows = 32;
     int64_t pieces = std::max<int64_t>(1, elements * width / grain);
