@@ -50,11 +50,11 @@ bool is_matrix_product(const Graph& graph, Value v) {
          std::all_of(stride.begin(), stride.end(), [](int64_t step) { return step == 1; });
 }
 
-// As many results as operands, each of one channel.
+// As many results as operands, each of one channel, at the sizes of the capture: channels are symbols.
 bool is_depthwise(const Graph& graph, Value v) {
-  const Node& node = graph[v];
+  const int64_t groups = graph[v].integer("groups");
   const Shape& weight = weight_of(graph, v);
-  return node.integer("groups") > 1 && weight[1].is(1) && weight[0].is(node.integer("groups"));
+  return groups > 1 && graph.hint(weight[1]) == 1 && graph.hint(weight[0]) == groups;
 }
 
 // The forward of a transposed convolution, and the gradient of an ordinary one: each element of the operand is spread

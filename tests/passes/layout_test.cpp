@@ -201,6 +201,23 @@ TEST(Layout, DepthwiseConvolutionsTakePart) {
   }
 }
 
+// As captured models have them: every size is a symbol.
+TEST(Layout, DepthwiseConvolutionsOfSymbolsTakePart) {
+  auto with_results = [](int64_t results) {
+    Program program =
+        program_of(text("%x: f32[n, 16*c, h, w], %w: f32[o, c, 3, 3]",
+                        "%y: f32[n, o, h, w] = conv(%x, %w) {dilation = (1, 1), groups = 16, output_padding = (0, 0), "
+                        "padding = (1, 1), stride = (1, 1), transposed = 0} %z = exp(%y) return %z"),
+                   {});
+    program.forward.hints = {{"n", 8}, {"c", 1}, {"h", 32}, {"w", 32}, {"o", results}};
+    program.options.cuda = program.options.tf32_convolution = true;
+    layout(program);
+    return program;
+  };
+  EXPECT_TRUE(chosen(with_results(16)));
+  EXPECT_FALSE(chosen(with_results(32)));
+}
+
 TEST(Layout, AnImageOfFewChannelsIsMadeRowMajor) {
   const Program program =
       laid_out(text(image + ", %u: f32[3, 16, 3, 3]", "%y: f32[8, 16, 32, 32] = conv(%x, %w)" + conv_attributes +

@@ -229,8 +229,8 @@ AROUND_CHANNELS_LAST = {
         torch.nn.Conv2d(16, 32, 3), torch.nn.Sequential(PixelNorm(32), torch.nn.GELU(), torch.nn.Conv2d(32, 16, 1))
     ),
     "depthwise, group norm, depthwise": (
-        torch.nn.Conv2d(16, 16, 3, groups=16),
-        torch.nn.Sequential(torch.nn.GroupNorm(4, 16), torch.nn.SiLU(), torch.nn.Conv2d(16, 16, 5, groups=16)),
+        torch.nn.Conv2d(64, 64, 3, groups=64),
+        torch.nn.Sequential(torch.nn.GroupNorm(4, 64), torch.nn.SiLU(), torch.nn.Conv2d(64, 64, 5, groups=64)),
     ),
     "batch norm, pooling": (
         torch.nn.Conv2d(16, 32, 3),
@@ -240,8 +240,8 @@ AROUND_CHANNELS_LAST = {
         torch.nn.ConvTranspose3d(16, 32, 3, 2), lambda y: torch.nn.functional.hardswish(y.logsumexp(1, keepdim=True))
     ),
     "3-d, group norm": (
-        torch.nn.ConvTranspose3d(16, 32, 3, 2),
-        torch.nn.Sequential(torch.nn.SiLU(), torch.nn.GroupNorm(4, 32), torch.nn.Hardswish()),
+        torch.nn.ConvTranspose3d(32, 32, 3, 2),
+        torch.nn.Sequential(torch.nn.SiLU(), torch.nn.GroupNorm(2, 32), torch.nn.Hardswish()),
     ),
     "3-d, batch norm, pooling": (
         torch.nn.Conv3d(32, 32, 3), torch.nn.Sequential(torch.nn.BatchNorm3d(32), torch.nn.AvgPool3d(2))
