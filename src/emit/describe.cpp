@@ -9,7 +9,8 @@ DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& repo
                                 const Launcher& launcher) {
   const Graph& graph = plan.graph();
   const KernelCode& code = *report.code;
-  DescribedKernel result{launcher.emitted(graph)};
+  DescribedKernel result;
+  static_cast<EmittedKernel&>(result) = launcher.emitted(graph);
   result.name = code.name;
   result.schedule = code.schedule;
   result.operators = operators_of(graph, code);
