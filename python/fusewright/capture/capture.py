@@ -110,7 +110,7 @@ def _unread() -> list[tuple[object, str, Callable]]:
     if not _is_read(fake_tensor, "log"):
         # What a fake tensor refuses is refused by eager right after, in its own words.
         found.append((fake_tensor, "log", _silent))
-    return ""
+    return found
 
 
 def _is_read(module: object, log: str) -> bool:
@@ -336,18 +336,13 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
             session.failures.append(failure)
             return target
         session.report(failure)
-
-        def unfused(*args, **kwargs):
-            count_fallback(reasons.CAPTURE_FAILED)
-            return target(*args, **kwargs)
-
-        return unfused
+        return _unfused(target)
     entry = _own_code(entry, *(unregistered or [globals()]))
     watched = {} if session.guards is None else {"guard_filter_fn": _watching(session.guards)}
     context = torch._dynamo.optimize(backend=backend, dynamic=dynamic, **watched)
     if not hasattr(context, "callback"):  # TORCHDYNAMO_DISABLE=1
         session.say(f"Dynamo is disabled ({reasons.CAPTURE_FAILED}): everything runs in eager")
-        return entry
+        return _unfused(entry)
     context.callback = _FrameCallback(context.callback, session)
     session.entry = entry.__code__
     weakref.finalize(entry, _forget, entry.__code__).atexit = False
@@ -366,6 +361,21 @@ def capture(target: Callable, session: Session, dynamic: bool | None) -> Callabl
         return eager(*args, **kwargs)
 
     return compiled_or_eager
+
+
+def _unfused(target: Callable) -> Callable:
+    """The target in eager. Each call counts once: the model itself calls its parts."""
+
+    @functools.wraps(target)
+    def call(*args, **kwargs):
+        count_fallback(reasons.CAPTURE_FAILED)
+        calls.depth += 1
+        try:
+            return target(*args, **kwargs)
+        finally:
+            calls.depth -= 1
+
+    return call
 
 
 def _forget(code: types.CodeType) -> None:
