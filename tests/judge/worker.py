@@ -110,7 +110,7 @@ def _place(problem: str) -> str:
 
 def _how_much(session: Watching, before: dict) -> str:
     after = fusewright.stats()
-    changed = {name: after[name] - before[name] for name in after}
+    changed = {name: after[name] - before[name] for name in ("regions", "region_calls", "fallback_calls")}
     if changed["regions"] == 0 or changed["region_calls"] == 0:
         return "left"
     whole = not session.fallbacks and changed["fallback_calls"] == 0
