@@ -413,8 +413,7 @@ TEST(Kernels, EveryFloatLoopVectorises) {
   const bool clang = output_of(cxx + " --version", status).find("clang") != std::string::npos;
   ASSERT_EQ(status, 0) << cxx;
 
-  const std::string here = __FILE__;
-  const std::string root = here.substr(0, here.rfind('/') + 1) + "../../src/kernels/";
+  const std::string root = FUSEWRIGHT_SOURCE_DIR "/src/kernels/";
 
   std::vector<std::string> names, loops;
   const auto loop = [&](const std::string& name, const std::string& in, const std::string& out, const std::string& e) {
