@@ -23,6 +23,15 @@ except ImportError:
 DEVICE = torch.device(os.environ["FUSEWRIGHT_TEST_DEVICE"])
 
 
+from fusewright.capture import partition  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def least_traffic(monkeypatch):
+    """One operator is a region by itself, however small its example is, as in tests/python."""
+    monkeypatch.setattr(partition, "LEAST_TRAFFIC", 0)
+
+
 def _missing() -> str | None:
     if DEVICE.type == "cpu":
         return None
