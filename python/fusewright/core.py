@@ -20,30 +20,42 @@ from . import log
 from .errors import BuildError
 
 NAME = "fusewright._core"
-HERE = Path(__file__).parent
+# An editable install may have the libraries in another folder than the modules.
+FOLDERS = [Path(folder) for folder in sys.modules[__package__].__path__]
 
 
 def load() -> ModuleType:
     """The part for the torch that is here. A `BuildError` says in one line why there is none."""
     if NAME in sys.modules:  # a test's own
         return sys.modules[NAME]
+    library = _first("libfusewright.so")
     try:
-        core = ctypes.CDLL(str(HERE / "libfusewright.so"))  # the part finds it by name, wherever the part lies
+        core = ctypes.CDLL(str(library))  # the part finds it by name, wherever the part lies
     except OSError as error:
         raise BuildError(f"fusewright is not built here ({error}): install it with pip, or run `make build`") from None
-    part = brought(torch.__version__)
-    if part is None:
-        from . import torch_part
+    sources = library.parent / "sources"
+    if part := brought(torch.__version__):
+        try:
+            return _load(part)
+        except BuildError as error:
+            if not sources.exists():
+                raise
+            log.logger.info("%s", error)
+    from . import torch_part
 
-        with torch_part.built(core, HERE / "sources") as path:
-            return _load(path)
-    return _load(part)
+    with torch_part.built(core, sources) as path:
+        return _load(path)
+
+
+def _first(name: str) -> Path:
+    """The file of this name in the folders of the package, or where it would be."""
+    return next((folder / name for folder in FOLDERS if (folder / name).exists()), FOLDERS[0] / name)
 
 
 def brought(version: str) -> Path | None:
     """The part that the package has for this version of torch and this Python."""
     minor = ".".join(version.split(".")[:2])
-    files = (HERE / f"_core-{minor}{suffix}" for suffix in importlib.machinery.EXTENSION_SUFFIXES)
+    files = (_first(f"_core-{minor}{suffix}") for suffix in importlib.machinery.EXTENSION_SUFFIXES)
     return next((file for file in files if file.exists()), None)
 
 

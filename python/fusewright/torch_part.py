@@ -43,7 +43,12 @@ def built(core: ctypes.CDLL, sources: Path) -> Iterator[Path]:
     if _failed:
         raise BuildError(_failed)
     try:
-        library = _obtain(core, sources)
+        try:
+            library = _obtain(core, sources)
+        except OSError as error:  # no folder for temporary files, a compiler that cannot be run
+            raise BuildError(
+                f"the part of fusewright for torch {torch.__version__} cannot be built: {error}"
+            ) from error
     except BuildError as error:
         _failed = str(error)
         raise

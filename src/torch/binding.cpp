@@ -6,6 +6,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/log.h"
+#include "interface.h"
 #include "ir/builder.h"
 #include "passes/arithmetic.h"
 #include "runtime/cache/disk_cache.h"
@@ -20,6 +21,8 @@
 #include "torch/region.h"
 
 namespace py = pybind11;
+
+extern "C" char FUSEWRIGHT_INTERFACE;
 
 namespace fusewright {
 namespace {
@@ -442,6 +445,7 @@ void log_to_python(LogLevel level, const std::string& message) {
 
 PYBIND11_MODULE(_core, m) {
   using namespace fusewright;
+  [[maybe_unused]] static char* const volatile interface = &FUSEWRIGHT_INTERFACE;  // the linker looks for it
   auto& error = py::register_exception<Error>(m, "Error", PyExc_RuntimeError);
   py::register_exception<SizeError>(m, "SizeError", error);
   py::register_exception<CompileError>(m, "Unavailable", PyExc_RuntimeError);

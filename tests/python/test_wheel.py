@@ -161,6 +161,29 @@ def test_a_part_that_is_missing_is_built_once(installed, compiler):
     assert log.read_text().split().count("compile") == files
 
 
+def test_a_part_that_does_not_load_is_built(installed, compiler):
+    for part in installed[0].glob(f"_core-{MINOR}.*"):
+        part.write_bytes(b"no library")
+    lines = use(installed, CXX=str(compiler[0]))
+    assert lines[-1] == "1" and any("building the part" in line for line in lines)
+
+
+@pytest.mark.skipif(not shutil.which("nm"), reason="needs nm of binutils")
+def test_parts_load_with_the_core_of_their_headers_alone(installed):
+    """The core defines a symbol that is named after its headers, and a part refers to it."""
+    package, _ = installed
+    (part,) = package.glob(f"_core-{MINOR}.*")
+
+    def interface(file, which):
+        found = run("nm", "-D", which, file).split()
+        return [name for name in found if name.startswith("fusewright_interface_")]
+
+    defined = interface(package / "libfusewright.so", "--defined-only")
+    assert len(defined) == 1 and interface(part, "--undefined-only") == defined
+    text = (package / "sources/generated/interface.h").read_text()
+    assert text.split()[-1] == defined[0]
+
+
 @pytest.mark.parametrize("problem", ["none", "broken"])
 def test_without_a_compiler_one_line_and_eager(installed, tmp_path, problem):
     without_part(installed)

@@ -3,12 +3,16 @@
 #include <cstddef>
 #include <span>
 
+#include "interface.h"
 #include "runtime/cache/disk_cache.h"
 
 using fusewright::CacheLock;
 using fusewright::DiskCache;
 
 extern "C" {
+
+// The part that includes torch refers to it: one that was compiled with other headers does not load.
+char FUSEWRIGHT_INTERFACE = 0;
 
 const char* fusewright_version() { return FUSEWRIGHT_VERSION; }
 
