@@ -98,18 +98,21 @@ def test_eager_runs_where_it_is_faster(run):
 eager_wins()
 ours = fusewright.optimize(f)
 for grad in (True, False): step(ours, grad)
+tuned = fusewright.stats()["kernels_tuned"]  # kernels that were compiled early are timed already
 fusewright.reset_stats()  # waits for all kernels: the next call decides
 for _ in range(3): step(ours)
 assert fusewright.stats()["fallback_calls"] == 3
 for _ in range(2): step(ours, grad=False)
 page = str(fusewright.explain(f, x, w))
 assert "slower_than_eager" in page, page
+tuned += fusewright.stats()["kernels_tuned"]
+assert tuned {}, tuned
 """
-    counts, log = run(body)
-    assert counts["fallback_calls"] == 5 and counts["kernels_tuned"] >= 4
+    counts, log = run(body.format(">= 4"))
+    assert counts["fallback_calls"] == 5
     assert len(log) == 2 and all("slower_than_eager" in line for line in log), "one capture with gradients, one without"
-    counts, log = run(body)
-    assert counts["fallback_calls"] == 5 and counts["kernels_tuned"] == 0, "known from the disk"
+    counts, log = run(body.format("== 0"))  # known from the disk
+    assert counts["fallback_calls"] == 5
 
 
 def test_the_region_runs_where_it_is_faster(run):
