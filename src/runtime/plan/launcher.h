@@ -56,7 +56,7 @@ class Launcher {
   explicit Launcher(KernelCode code) : kernel_code_(std::move(code)) {}
   virtual ~Launcher() = default;
 
-  // What the kernel is handed, and what it and its schedule are called. A contraction of the library has no text.
+  // Returns the kernel's text, arguments and names. A contraction of the library has no text.
   const KernelCode& code() const { return kernel_code_; }
 
   // The sources that a first call takes, and their compiled form in the same order. `device`: -1 for the CPU.

@@ -117,8 +117,8 @@ class ToyLauncher final : public Launcher {
       if (step.stored) code.operands.push_back({step.value, true, DType::f32, step.dims});
     }
     code.text = toy_file(in.dialect == Dialect::cuda ? "kernel.cu.txt" : "kernel.cpp.txt");
-    const std::string placeholder = "KERNEL";
-    code.text.replace(code.text.find(placeholder), placeholder.size(), code.name);
+    const std::string stands_for_name = "KERNEL";
+    code.text.replace(code.text.find(stands_for_name), stands_for_name.size(), code.name);
     return code;
   }
 
