@@ -11,7 +11,8 @@ namespace fusewright {
 
 class CppEmitter : Emitter {
  public:
-  CppEmitter(const Graph& graph, const Kernel& kernel) : Emitter(graph, kernel, choose_walk(graph, kernel), true) {}
+  CppEmitter(const Graph& graph, const Kernel& kernel)
+      : Emitter(graph, kernel, choose_walk(graph, kernel), Dialect::cpp) {}
 
   KernelCode run() {
     write_header();
@@ -48,19 +49,19 @@ class CppEmitter : Emitter {
   }
   std::string lane() const { return is_column() ? "[i]" : ""; }
 
-  std::string use(int s) const override {
-    if (step(s).role == Role::scalar) return number(s);
-    if (row_level(s)) return (in_stage_ ? "r" : "row.v") + std::to_string(s) + (row_array(s) ? "[i]" : "");
-    if (step(s).role == Role::window && inner_varying(s)) return "w" + std::to_string(s) + "[i]";
-    return "v" + std::to_string(s);
-  }
-
-  // Scalars as locals: a load inside the loop would keep the compiler from vectorising it.
-  void write_numbers() {
-    for (const auto& [value, number] : number_of_)
-      line("[[maybe_unused]] const ", register_type(graph_.dtype(value)), " number", std::to_string(number),
-           " = static_cast<", register_type(graph_.dtype(value)), ">(a.numbers[", std::to_string(number), "]);");
-  }
+  // An element of a line: `first_` of them for what is the same for the whole line, or each in a loop over i.
+  struct At : Place {
+    At(const CppEmitter& emitter, const char* element) : emitter(emitter), element(element) {}
+    std::string given(int s) const override { return emitter.given(s); }
+    std::string load(int s) const override { return emitter.load(s, element); }
+    std::string coordinate(int a) const override { return emitter.coordinate(a, element); }
+    const CppEmitter& emitter;
+    const std::string element;
+  };
+  const Place& here() const override { return each_; }
+  std::string given(int s) const;
+  std::string load(int s, const std::string& element) const;
+  std::string coordinate(int a, const std::string& element) const;
 
   // ---- rows: cpp_kernel.cpp --------------------------------------------------------------------------------
 
@@ -90,8 +91,6 @@ class CppEmitter : Emitter {
   void write_column_stage(int p, const std::vector<int>& steps);
   void declare_buffers(int s, int p);
   void write_scalars(int p, const std::vector<int>& steps);
-  std::string scalar_value(int s) const;
-  std::string position(int s, const std::string& element) const;
   void write_line(int p, const std::vector<int>& steps);
   void write_inner_loop(int p, const std::vector<int>& steps);
   struct Parameter {
@@ -116,6 +115,7 @@ class CppEmitter : Emitter {
   void write_entry();
   void write_place();
 
+  const At first_{*this, "0"}, each_{*this, "i"};
   std::vector<int> needed_;  // steps of the stage that is being written
   std::string functions_;
   bool in_stage_ = false;  // row values are read from registers there

@@ -96,7 +96,7 @@ void CppEmitter::write_row_code(int p) {
 }
 
 std::string CppEmitter::row_value(int s) const {
-  if (step(s).role == Role::compute) return compute(s);
+  if (step(s).role == Role::compute) return value(s);
   if (step(s).role == Role::reduce) {
     std::string name = to_string(s) + lane();
     std::string value = "static_cast<" + reg(s) + ">(sums.a" + name + ")";

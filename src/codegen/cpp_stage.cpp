@@ -129,7 +129,7 @@ void CppEmitter::write_scalars(int p, const std::vector<int>& steps) {
       close();
       line("const ", reg(s), " v", to_string(s), " = w", to_string(s), "[0];");
     } else {
-      line("const ", reg(s), " v", to_string(s), " = ", scalar_value(s), ";");
+      line(element_.declaration(s, first_));
     }
     if (stored_in(s, p)) {
       int operand = operand_of_[static_cast<size_t>(s)].store;
@@ -139,22 +139,21 @@ void CppEmitter::write_scalars(int p, const std::vector<int>& steps) {
   }
 }
 
-std::string CppEmitter::scalar_value(int s) const {
-  if (step(s).role == Role::compute) return compute(s);
-  if (step(s).role == Role::iota) return position(s, "0");
-  int operand = operand_of_[static_cast<size_t>(s)].load;
-  return "fw::convert<" + reg(s) + ">(" + pointer(operand) + "[offset[" + to_string(operand) + "]])";
+std::string CppEmitter::given(int s) const {
+  if (row_level(s)) return (in_stage_ ? "r" : "row.v") + to_string(s) + (row_array(s) ? "[i]" : "");
+  if (step(s).role == Role::window && inner_varying(s)) return "w" + to_string(s) + "[i]";
+  return "";
 }
 
-// Linear index of an iota over its axes.
-std::string CppEmitter::position(int s, const std::string& element) const {
-  std::string text = "fw::i64(0)";
-  for (int a : step(s).dims[0]) {
-    std::string here = a == nest().inner ? "(first + " + element + ")" : "c[" + to_string(a) + "]";
-    if (axis(a).tap) here = tap_position(a);
-    text = "(" + text + ") * a.sizes[" + to_string(a) + "] + " + here;
-  }
-  return text;
+std::string CppEmitter::load(int s, const std::string& element) const {
+  if (inner_varying(s)) return "p" + to_string(s) + "[" + element + "]";
+  const std::string operand = to_string(operand_of_[static_cast<size_t>(s)].load);
+  return pointer(operand_of_[static_cast<size_t>(s)].load) + "[offset[" + operand + "]]";
+}
+
+std::string CppEmitter::coordinate(int a, const std::string& element) const {
+  if (axis(a).tap) return tap_position(a);
+  return a == nest().inner ? "(first + " + element + ")" : "c[" + to_string(a) + "]";
 }
 
 void CppEmitter::write_line(int p, const std::vector<int>& steps) {
@@ -235,18 +234,10 @@ void CppEmitter::write_inner_loop(int p, const std::vector<int>& steps) {
   open("for (int i = 0; i < n; ++i)");
   for (int s : steps) {
     if (!inner_varying(s) || in_window(s) || step(s).role == Role::window) continue;
-    std::string value;
-    if (step(s).role == Role::load)
-      value = "fw::convert<" + reg(s) + ">(p" + to_string(s) + "[i])";
-    else if (step(s).role == Role::iota)
-      value = position(s, "i");
-    else
-      value = compute(s);
-    line("const ", reg(s), " v", to_string(s), " = ", value, ";");
+    line(declaration(s));
   }
   for (int s : steps)
-    if (inner_varying(s) && !in_window(s) && stored_in(s, p))
-      line("q", to_string(s), "[i] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
+    if (inner_varying(s) && !in_window(s) && stored_in(s, p)) line("q", to_string(s), "[i] = ", stored(s), ";");
   for (int s : reductions) {
     std::string value = use(step(s).operands[0]);
     std::string total = is_column() ? "f" + to_string(s) + "[i]" : "s" + to_string(s);
@@ -280,7 +271,7 @@ std::vector<CppEmitter::Parameter> CppEmitter::loop_parameters(int p, const std:
   auto read = [&](int s) {  // a value that stays the same along the line, or comes in a buffer
     std::string name = to_string(s);
     if (step(s).role == Role::scalar) {
-      if (number_of_.count(step(s).value)) add("const " + reg(s), use(s));
+      if (element_.is_run_time_number(s)) add("const " + reg(s), use(s));
     } else if (row_level(s)) {
       add("const " + reg(s) + (row_array(s) ? "* __restrict" : ""), "r" + name);
     } else if (!inner_varying(s)) {

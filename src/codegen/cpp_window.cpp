@@ -101,21 +101,16 @@ void CppEmitter::write_window_body(int s, const std::string& n, const std::strin
   for (int load : steps)
     if (step(load).role == Role::load && in_window(load)) write_tap_load(s, load, begin, end);
   for (int other : steps)
-    if (step(other).role != Role::load && !window_line(other))
-      line("const ", reg(other), " v", to_string(other), " = ", scalar_value(other), ";");
+    if (step(other).role != Role::load && !window_line(other)) line(element_.declaration(other, first_));
   out_ += "#pragma omp simd\n";
   open("for (int j = ", begin, "; j < ", end, "; ++j)");
   line("const int i = ", inner >= 0 && gather ? "from + j * " + to_string(axis(inner).stride) : "j", ";");
   for (int other : steps) {
     if (!window_line(other)) continue;
-    std::string name = to_string(other), text;
-    if (step(other).role == Role::iota)
-      text = position(other, "i");
-    else if (step(other).role != Role::load)
-      text = compute(other);
+    if (step(other).role == Role::load && in_window(other))
+      line("const ", reg(other), " v", to_string(other), " = tap", to_string(other), "[j];");
     else
-      text = in_window(other) ? "tap" + name + "[j]" : "fw::convert<" + reg(other) + ">(p" + name + "[i])";
-    line("const ", reg(other), " v", name, " = ", text, ";");
+      line(declaration(other));
   }
   std::string operand = use(step(s).operands[0]);
   std::string number = tap_number(s);

@@ -36,6 +36,30 @@ class CudaEmitter : Emitter {
   bool is_told(int s) const;  // a value of a column that elements are computed from
   std::string stride(int operand, int a) const;
   std::string coordinate(int a, const std::string& i) const;
+
+  // Element i of the vector that a thread is at, or of its row.
+  struct At : Place {
+    explicit At(const CudaEmitter& emitter) : emitter(emitter) {}
+    std::string given(int s) const override { return emitter.given(s); }
+    std::string load(int s) const override { return emitter.loaded(s); }
+    std::string coordinate(int a) const override { return emitter.coordinate(a, "i"); }
+    std::string quotient(int s) const override { return emitter.quotient(s); }
+    const CudaEmitter& emitter;
+  };
+  // The same in a tap of a window, where operands come from elsewhere: `text` of one.
+  struct Tap : At {
+    Tap(const CudaEmitter& emitter, std::function<std::string(int)> text) : At(emitter), text(std::move(text)) {}
+    std::string load(int s) const override { return text(s); }
+    std::string quotient(int s) const override {  // taps share no reciprocals
+      return "fw::div(" + emitter.use(emitter.step(s).operands[0]) + ", " + emitter.use(emitter.step(s).operands[1]) +
+             ")";
+    }
+    const std::function<std::string(int)> text;
+  };
+  const Place& here() const override { return here_; }
+  std::string given(int s) const;
+  std::string loaded(int s) const;
+  std::string quotient(int s) const;
   std::string row_offset(int operand) const;      // from the row's coordinates
   std::string element_offset(int operand) const;  // of the vector that a thread is at
   std::string element_address(int operand) const;
@@ -45,12 +69,8 @@ class CudaEmitter : Emitter {
 
   // ---- skeleton: cuda_kernel.cpp ---------------------------------------------------------------------------
 
-  std::string use(int s) const override;
   bool is_divisor(int s) const;  // a value of the row that its elements are divided by
   bool counts_row(int s) const;
-  std::string computed(int s) const;
-  std::string made_divisor(int s) const;
-  std::string divisor_of_number(int s) const;
   std::string accumulator_type(int s) const;
   std::string combine(int s, const std::string& total, const std::string& value) const;
   std::string accumulate(int s, const std::string& total) const;  // an element, in a stage
@@ -60,7 +80,6 @@ class CudaEmitter : Emitter {
   bool has_totals(int p) const;   // pass p adds to sums on the side that are one number for each anchor
   bool leaves_sums(int p) const;  // for another pass, or totals
   void write_header();
-  void write_numbers();
   void write_row_state();
   void write_sums(int p);
   void write_side_state();
@@ -136,8 +155,6 @@ class CudaEmitter : Emitter {
   void write_element_place();
   void write_load(const std::string& name, const std::vector<int>& steps, const std::string& what);
   void write_stage(int p);
-  std::string element_value(int s) const;
-  std::string iota(int s) const;
 
   // ---- windows: cuda_window.cpp ----------------------------------------------------------------------------
 
@@ -150,6 +167,7 @@ class CudaEmitter : Emitter {
   void open_tap(int s, size_t k);
   void write_spans(int s);
   void write_window_steps(int s, const std::string& window);
+  std::string tap_operand(int s, int load, const std::string& window) const;
   void write_window_body(int s, const std::string& best, int index);
   void write_taps(int s, const std::string& best, int index);
   bool gathers_by_windows(int s) const;
@@ -160,6 +178,7 @@ class CudaEmitter : Emitter {
   bool is_used_in_taps(int s, int shared) const;
   void open_lanes(int s);
 
+  const At here_{*this};
   const Text kind_;
   std::vector<int> needed_;  // steps of the stage that is being written
   int pass_ = 0;             // its number

@@ -32,7 +32,8 @@ const std::string& cuda_tile_prelude() {
 }
 
 CudaEmitter::CudaEmitter(const Graph& graph, const Kernel& kernel, Text text)
-    : Emitter(graph, kernel, choose_walk(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers), false),
+    : Emitter(graph, kernel, choose_walk(graph, kernel, text == Text::walking ? Rows::memory : Rows::registers),
+              Dialect::cuda),
       kind_(text) {
   if (nest().kind != LoopNest::Kind::row) {
     anchor_axes_ = row_axes();
@@ -260,13 +261,12 @@ std::string CudaEmitter::lane_offset(int operand, const std::string& i) const {
   return text + " + (" + at_ + "pos + " + i + ") * " + stride(operand, nest().inner);
 }
 
-std::string CudaEmitter::use(int s) const {
-  if (step(s).role == Role::scalar) return number(s);
+std::string CudaEmitter::given(int s) const {
   if (row_level(s) && row_array(s) && own_column_) return "row.own" + to_string(s);
   if (row_level(s)) return "row.v" + to_string(s) + (row_array(s) ? "[i]" : "");
   if (carried(s) && stage(s) < pass_) return "kept.v" + to_string(s) + "[i]";
   if (step(s).role == Role::window) return "w" + to_string(s) + (inner_varying(s) ? "[i]" : "[0]");
-  return "v" + to_string(s);
+  return "";
 }
 
 bool CudaEmitter::is_divisor(int s) const {
@@ -283,27 +283,12 @@ bool CudaEmitter::counts_row(int s) const {
   return node(s).sizes("size")[0] == elements_of_row(kernel_.axes, nest());
 }
 
-// Quotients of one divisor share its reciprocal: that of a row is kept with it, that of a number has a name.
-std::string CudaEmitter::computed(int s) const {
-  if (node(s).op != Op::div) return compute(s);
+// Quotients of one divisor share its reciprocal: that of a row is kept with it.
+std::string CudaEmitter::quotient(int s) const {
   const int by = step(s).operands[1];
-  if (counts_row(by)) return rounded(s, "fw::over_row(" + use(step(s).operands[0]) + ", " + use(by) + ")");
-  std::string divisor = "row.d" + to_string(by) + (row_array(by) ? "[i]" : "");
-  if (step(by).role == Role::scalar)
-    divisor = divisor_of_number(by);
-  else if (row_level(s) || !is_divisor(by))
-    return compute(s);
-  return rounded(s, "fw::div(" + use(step(s).operands[0]) + ", " + divisor + ")");
-}
-
-std::string CudaEmitter::made_divisor(int s) const {
-  return std::string(node(s).op == Op::extent ? "fw::count_of(" : "fw::divisor_of(") + use(s) + ")";
-}
-
-// A name that write_numbers gives to what is worked out once; a literal is worked out by the compiler.
-std::string CudaEmitter::divisor_of_number(int s) const {
-  const std::string number = use(s), named = "number";
-  return number.starts_with(named) ? "divisor" + number.substr(named.size()) : made_divisor(s);
+  if (counts_row(by)) return "fw::over_row(" + use(step(s).operands[0]) + ", " + use(by) + ")";
+  if (step(by).role == Role::scalar || row_level(s) || !is_divisor(by)) return "";
+  return "fw::div(" + use(step(s).operands[0]) + ", row.d" + to_string(by) + (row_array(by) ? "[i])" : ")");
 }
 
 std::string CudaEmitter::accumulator_type(int s) const { return register_type(dtype(s)); }
@@ -349,22 +334,6 @@ void CudaEmitter::write_header() {
   line("struct Args : fw::KernelArgs<", at_least_one(kernel_.axes.size()), ", ", at_least_one(code_.operands.size()),
        ", ", at_least_one(code_.numbers.size()), ", ", at_least_one(static_cast<size_t>(nest().stages)), "> {};");
   line();
-}
-
-void CudaEmitter::write_numbers() {
-  for (const auto& [value, number] : number_of_) {
-    std::string type = register_type(graph_.dtype(value));
-    line("[[maybe_unused]] const ", type, " number", to_string(number), " = a.numbers[", to_string(number), "].as<",
-         type, ">();");
-  }
-  std::set<std::string> divisors;
-  for (int s = 0; s < count(); ++s) {
-    const int by = node(s).op == Op::div && step(s).role == Role::compute ? step(s).operands[1] : -1;
-    if (by < 0 || step(by).role != Role::scalar || counts_row(by)) continue;
-    const std::string name = divisor_of_number(by);
-    if (!name.starts_with("divisor") || !divisors.insert(name).second) continue;
-    line("[[maybe_unused]] const auto ", name, " = ", made_divisor(by), ";");
-  }
 }
 
 // Where a row is, and what is the same for all its elements.
@@ -645,8 +614,7 @@ void CudaEmitter::write_row_code(int p) {
     if (!is_told(s)) write_divisor(s);
     if (!step(s).stored) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line("if (store", only_once(s), ") ", pointer(operand), "[", row_index(s, operand), "] = fw::convert<",
-         storage_type(dtype(s)), ">(", use(s), ");");
+    line("if (store", only_once(s), ") ", pointer(operand), "[", row_index(s, operand), "] = ", stored(s), ";");
   }
   close_columns();
   for (int s = 0; s < count(); ++s) {
@@ -663,7 +631,7 @@ void CudaEmitter::write_row_code(int p) {
 }
 
 std::string CudaEmitter::row_value(int s) const {
-  if (step(s).role == Role::compute) return computed(s);
+  if (step(s).role == Role::compute) return value(s);
   const std::string i = is_column() ? "i" : "0";
   if (const LoopNest::Moments* m = step(s).role == Role::reduce ? nest().moments_of(s) : nullptr)
     return rounded(s, "sums.m" + to_string(m->second) + (s == m->first ? ".sum(" + i + ")" : ".squares[" + i + "]"));

@@ -159,17 +159,8 @@ void CudaEmitter::write_load(const std::string& name, const std::vector<int>& st
   close();
 }
 
-std::string CudaEmitter::iota(int s) const {
-  std::string text = "fw::i64(0)";
-  for (int a : step(s).dims[0]) text = "(" + text + ") * a.sizes[" + to_string(a) + "] + " + coordinate(a, "i");
-  return text;
-}
-
-std::string CudaEmitter::element_value(int s) const {
-  if (step(s).role == Role::iota) return iota(s);
-  if (step(s).role != Role::load) return computed(s);
-  return "fw::convert<" + reg(s) + ">(" + (is_fixed(s) ? "f" : "x") + ".in" + to_string(s) +
-         (inner_varying(s) ? "[i])" : ")");
+std::string CudaEmitter::loaded(int s) const {
+  return std::string(is_fixed(s) ? "f" : "x") + ".in" + to_string(s) + (inner_varying(s) ? "[i]" : "");
 }
 
 // `inside`: the vector belongs to the row. Everything is computed in any case and only writing depends on it, so that
@@ -192,11 +183,10 @@ void CudaEmitter::write_stage(int p) {
     if (step(s).role == Role::window)
       write_window(s);
     else
-      line("const ", reg(s), " v", to_string(s), " = ", element_value(s), ";");
+      line(declaration(s));
     if (!stored_in(s, p)) continue;
     int operand = operand_of_[static_cast<size_t>(s)].store;
-    line("if (inside && ", first, ") ", pointer(operand), "[", element_offset(operand), "] = fw::convert<",
-         storage_type(dtype(s)), ">(", use(s), ");");
+    line("if (inside && ", first, ") ", pointer(operand), "[", element_offset(operand), "] = ", stored(s), ";");
   }
   auto is_line = [&](int s) { return inner_varying(s) && !in_window(s); };
   for (int s : needed_)
@@ -216,11 +206,9 @@ void CudaEmitter::write_stage(int p) {
   out_ += "#pragma unroll\n";
   open("for (int i = 0; i < V; ++i)");
   for (int s : needed_)
-    if (is_line(s) && step(s).role != Role::window)
-      line("const ", reg(s), " v", to_string(s), " = ", element_value(s), ";");
+    if (is_line(s) && step(s).role != Role::window) line(declaration(s));
   for (int s : needed_)
-    if (is_line(s) && stored_in(s, p))
-      line("out", to_string(s), "[i] = fw::convert<", storage_type(dtype(s)), ">(", use(s), ");");
+    if (is_line(s) && stored_in(s, p)) line("out", to_string(s), "[i] = ", stored(s), ";");
   for (int s : needed_)
     if (carried(s)) line("kept.v", to_string(s), "[i] = ", use(s), ";");
   for (int s : added_up) {

@@ -80,15 +80,12 @@ void CudaEmitter::write_what_all_taps_share(int s) {
     line(storage_type(dtype(other)), " line", name, "[V];");
     line("fw::load_line(", pointer(operand), " + ", lane_offset(operand, "0"), ", a.reads, line", name, ");");
   }
+  const Tap from_line(*this, [](int load) { return "line" + to_string(load) + "[i]"; });
   open_lanes(s);
   for (int other : steps) {
     if (!is_shared(other)) continue;
     const std::string name = to_string(other);
-    line("const ", reg(other), " v", name, " = ",
-         step(other).role == Role::load   ? "fw::convert<" + std::string(reg(other)) + ">(line" + name + "[i])"
-         : step(other).role == Role::iota ? iota(other)
-                                          : compute(other),
-         ";");
+    line(element_.declaration(other, from_line));
     if (is_used_in_taps(s, other)) line("shared", name, "[i] = v", name, ";");
   }
   close();
@@ -290,32 +287,27 @@ void CudaEmitter::write_spans(int s) {
 
 // What a window works on, in one of its taps. `window`: the windows along the line have been read, and this is which.
 void CudaEmitter::write_window_steps(int s, const std::string& window) {
-  int inner = inner_tap(s);
+  const Tap tap(*this, [&](int load) { return tap_operand(s, load, window); });
   for (int other : window_steps(s)) {
-    std::string name = to_string(other), text;
-    if (!in_window(other)) {
-      if (!is_used_in_taps(s, other)) continue;
-      text = "shared" + name + "[i]";
-    } else if (step(other).role == Role::load) {
-      int operand = operand_of_[static_cast<size_t>(other)].load;
-      std::string offset = lane_offset(operand, "i");
-      for (int a : step(s).taps)
-        if (operand_varies(operand, a)) offset += " + t" + to_string(a) + " * " + stride(operand, a);
-      if (inner_varying(other))
-        text = span(s, other) + "[i]";
-      else if (is_span(s, other))
-        text = span(s, other) + "[i * " + to_string(axis(inner).stride) + " + k" + to_string(inner) + " * " +
-               to_string(axis(inner).dilation) + "]";
-      else if (!window.empty() && varies(step(other), inner))
-        text = "tap" + name + window;
-      else
-        text = "fw::load(" + pointer(operand) + " + " + offset + ", a.reads)";
-      text = "fw::convert<" + reg(other) + ">(" + text + ")";
-    } else {
-      text = step(other).role == Role::iota ? iota(other) : compute(other);
-    }
-    line("const ", reg(other), " v", name, " = ", text, ";");
+    const std::string name = to_string(other);
+    if (in_window(other))
+      line(element_.declaration(other, tap));
+    else if (is_used_in_taps(s, other))
+      line("const ", reg(other), " v", name, " = shared", name, "[i];");
   }
+}
+
+std::string CudaEmitter::tap_operand(int s, int load, const std::string& window) const {
+  const int inner = inner_tap(s), operand = operand_of_[static_cast<size_t>(load)].load;
+  if (inner_varying(load)) return span(s, load) + "[i]";
+  if (is_span(s, load))
+    return span(s, load) + "[i * " + to_string(axis(inner).stride) + " + k" + to_string(inner) + " * " +
+           to_string(axis(inner).dilation) + "]";
+  if (!window.empty() && varies(step(load), inner)) return "tap" + to_string(load) + window;
+  std::string offset = lane_offset(operand, "i");
+  for (int a : step(s).taps)
+    if (operand_varies(operand, a)) offset += " + t" + to_string(a) + " * " + stride(operand, a);
+  return "fw::load(" + pointer(operand) + " + " + offset + ", a.reads)";
 }
 
 // To each element that the window at t<axis> has as a gradient: to its largest, or to all.

@@ -8,44 +8,27 @@ namespace fusewright {
 
 using std::to_string;
 
-Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, bool wide_sides)
-    : graph_(graph), kernel_(kernel) {
+Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, Dialect dialect)
+    : graph_(graph), kernel_(kernel), element_(graph, kernel, dialect) {
   code_.nest = std::move(nest);
   code_.axes = kernel.axes;
   code_.schedule = code_.nest.name();
   code_.name = kernel_name(graph, kernel, code_.nest.name());
   code_.origins = kernel_origins(graph, kernel);
+  code_.numbers = element_.numbers();
   operand_of_.assign(kernel.steps.size(), {-1, -1});
   for (size_t s = 0; s < kernel.steps.size(); ++s) {
     const Step& step = kernel.steps[s];
-    if (step.role == Role::load) operand_of_[s].load = add_operand(step, false, wide_sides);
-    if (step.stored) operand_of_[s].store = add_operand(step, true, wide_sides);
-    if (step.role == Role::scalar) add_number(step);
+    if (step.role == Role::load) operand_of_[s].load = add_operand(step, false, dialect);
+    if (step.stored) operand_of_[s].store = add_operand(step, true, dialect);
   }
 }
 
-int Emitter::add_operand(const Step& step, bool store, bool wide_sides) {
+int Emitter::add_operand(const Step& step, bool store, Dialect dialect) {
   DType type = graph_.dtype(step.value);
-  if (step.side) type = wide_sides ? DType::f64 : compute_type(type);
+  if (step.side) type = dialect == Dialect::cpp ? DType::f64 : compute_type(type);
   code_.operands.push_back({step.value, store, type, step.dims, step.side});
   return static_cast<int>(code_.operands.size()) - 1;
-}
-
-void Emitter::add_number(const Step& step) {
-  const Node& node = graph_[step.value];
-  if (node.op == Op::constant && !node.has("runtime")) return;
-  if (!number_of_.count(step.value)) {
-    number_of_[step.value] = static_cast<int>(code_.numbers.size());
-    code_.numbers.push_back(step.value);
-  }
-}
-
-// The index of a pooling window is an int, as wide as the floats beside it, so that loops over both vectorise.
-bool Emitter::is_window_index(int s) const {
-  if (node(s).op == Op::max_pool_index) return true;
-  return std::any_of(kernel_.steps.begin(), kernel_.steps.end(), [&](const Step& user) {
-    return graph_[user.value].op == Op::max_pool_grad && user.operands.size() == 2 && user.operands[1] == s;
-  });
 }
 
 bool Emitter::in_window(int s) const {
@@ -82,7 +65,6 @@ std::vector<int> Emitter::sides_in(int p) const {
 
 // What the reductions and stores of the pass need, without values of the whole row and those of earlier passes.
 std::vector<int> Emitter::needed_in(int p) const {
-  std::vector<bool> needed(static_cast<size_t>(count()));
   std::vector<int> todo;
   for (int s = 0; s < count(); ++s)
     if (stored_in(s, p) && step(s).role != Role::reduce) todo.push_back(s);
@@ -93,37 +75,10 @@ std::vector<int> Emitter::needed_in(int p) const {
   for (int s : sides_in(p)) todo.push_back(step(s).operands[0]);
   for (int s = 0; s < count(); ++s)
     if (carried(s) && stage(s) == p) todo.push_back(s);
-  while (!todo.empty()) {
-    int s = todo.back();
-    todo.pop_back();
-    if (row_level(s) || needed[static_cast<size_t>(s)] || step(s).role == Role::scalar) continue;
-    if (carried(s) && stage(s) < p) continue;
-    needed[static_cast<size_t>(s)] = true;
-    todo.insert(todo.end(), step(s).operands.begin(), step(s).operands.end());
-  }
-  std::vector<int> result;
-  for (int s = 0; s < count(); ++s)
-    if (needed[static_cast<size_t>(s)]) result.push_back(s);
-  return result;
+  return element_.needed(todo, [&](int s) { return row_level(s) || (carried(s) && stage(s) < p); });
 }
 
 bool Emitter::stored_in(int s, int p) const { return step(s).stored && !row_level(s) && stage(s) == p; }
-
-std::string Emitter::number(int s) const {
-  const Node& source = node(s);
-  if (source.op == Op::constant && !source.has("runtime")) return literal(source.number("value"), dtype(s));
-  return "number" + to_string(number_of_.at(step(s).value));
-}
-
-std::string Emitter::compute(int s) const {
-  std::vector<std::string> arguments;
-  for (int operand : step(s).operands) arguments.push_back(use(operand));
-  return rounded(s, expression(graph_, step(s), arguments));
-}
-
-std::string Emitter::rounded(int s, const std::string& value) const {
-  return step(s).rounded ? as_stored(dtype(s), value) : value;
-}
 
 std::string Emitter::pointer(int operand) const {
   const KernelCode::Operand& o = code_.operands[static_cast<size_t>(operand)];

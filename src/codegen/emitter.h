@@ -1,22 +1,21 @@
 #pragma once
-// What the writers of C++ and of CUDA kernels share: questions about the kernel's steps, the text of their values, and
-// the lines of the file that is being written.
-#include <algorithm>
-#include <map>
+// What the writers of C++ and of CUDA kernels that walk share: questions about the walk, and the places of its elements
+// (codegen/element.h computes their values).
 #include <string>
 #include <vector>
 
-#include "codegen/expressions.h"
+#include "codegen/element.h"
 #include "codegen/kernel_code.h"
+#include "codegen/lines.h"
 
 namespace fusewright {
 
-class Emitter {
+class Emitter : protected Lines {
  protected:
   using Role = Step::Role;
 
-  // `wide_sides`: floating-point sums on the side are added up in f64.
-  Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, bool wide_sides);
+  // Floating-point sums on the side are added up in f64 on the CPU.
+  Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, Dialect dialect);
   ~Emitter() = default;
 
   // ---- the kernel ------------------------------------------------------------------------------------------
@@ -24,13 +23,12 @@ class Emitter {
   const LoopNest& nest() const { return code_.nest; }
   bool has_rows() const { return nest().kind != LoopNest::Kind::pointwise; }
   bool is_column() const { return nest().kind == LoopNest::Kind::column; }
-  const Step& step(int s) const { return kernel_.steps[static_cast<size_t>(s)]; }
+  const Step& step(int s) const { return element_.step(s); }
   const Axis& axis(int a) const { return kernel_.axes[static_cast<size_t>(a)]; }
-  const Node& node(int s) const { return graph_[step(s).value]; }
-  DType dtype(int s) const { return node(s).type.dtype; }
-  bool is_window_index(int s) const;
-  std::string reg(int s) const { return is_window_index(s) ? "int" : register_type(dtype(s)); }
-  int count() const { return static_cast<int>(kernel_.steps.size()); }
+  const Node& node(int s) const { return element_.node(s); }
+  DType dtype(int s) const { return element_.dtype(s); }
+  std::string reg(int s) const { return element_.reg(s); }
+  int count() const { return element_.count(); }
   int axis_count() const { return static_cast<int>(kernel_.axes.size()); }
   int stage(int s) const { return nest().stage[static_cast<size_t>(s)]; }
   bool row_level(int s) const { return nest().row_level[static_cast<size_t>(s)]; }
@@ -48,29 +46,16 @@ class Emitter {
 
   // ---- text ------------------------------------------------------------------------------------------------
 
-  template <class... Parts>
-  void line(const Parts&... parts) {
-    out_.append(static_cast<size_t>(indent_) * 2, ' ');
-    (out_.append(parts), ...);
-    out_ += '\n';
+  // The place of the element that is being written: element i of a vector or line.
+  virtual const Place& here() const = 0;
+  std::string use(int s) const { return element_.use(s, here()); }
+  std::string value(int s) const { return element_.value(s, here()); }
+  std::string declaration(int s) const { return element_.declaration(s, here()); }
+  std::string stored(int s) const { return element_.stored(s, here()); }
+  std::string rounded(int s, const std::string& text) const { return element_.rounded(s, text); }
+  void write_numbers() {
+    for (const std::string& declaration : element_.declared_numbers(here())) line(declaration);
   }
-  template <class... Parts>
-  void open(const Parts&... parts) {
-    line(parts..., " {");
-    ++indent_;
-  }
-  void close(const char* after = "") {
-    --indent_;
-    line("}", after);
-  }
-
-  // The text of a step's value where it is used.
-  virtual std::string use(int s) const = 0;
-  // The text of a scalar step: a literal, or the name of a local that holds the run-time number.
-  std::string number(int s) const;
-  std::string compute(int s) const;
-  // The value of step s, given as text, in the precision that the step has.
-  std::string rounded(int s, const std::string& value) const;
   std::string pointer(int operand) const;  // typed
 
   // ---- reductions ------------------------------------------------------------------------------------------
@@ -104,15 +89,12 @@ class Emitter {
   };
   const Graph& graph_;
   const Kernel& kernel_;
+  const Element element_;
   KernelCode code_;
   std::vector<Operands> operand_of_;
-  std::map<Value, int> number_of_;
-  std::string out_;
-  int indent_ = 0;
 
  private:
-  int add_operand(const Step& step, bool store, bool wide_sides);
-  void add_number(const Step& step);
+  int add_operand(const Step& step, bool store, Dialect dialect);
 };
 
 }  // namespace fusewright
