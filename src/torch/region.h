@@ -9,11 +9,11 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
 #include <variant>
 #include <vector>
 
 #include "ir/ir.h"
+#include "runtime/contest.h"
 #include "runtime/plan/executable.h"
 
 namespace fusewright {
@@ -107,10 +107,9 @@ class Region {
   std::vector<size_t> tensor_inputs_;
   std::string name_;
   Settings settings_;
+  Contest contest_;
   bool has_convolution_;
   int64_t handle_ = -1;
-  std::string contest_key(uint64_t bucket, int gpu) const;
-  Verdict decided(uint64_t place);
   std::shared_ptr<const Executable> executable(const std::vector<bool>& wrt, int gpu,
                                                std::optional<at::Device> runs_on);
 
@@ -120,8 +119,7 @@ class Region {
     bool tf32;
     std::shared_ptr<const Executable> executable;
   };
-  std::mutex mutex_, contest_mutex_;
-  std::unordered_map<uint64_t, Verdict> verdicts_;
+  std::mutex mutex_;
   std::map<const Program*, Positions> read_by_second_derivatives_;
   std::map<std::vector<bool>, bool> keeps_;  // by what is wanted, and what is held in any case
   std::vector<Compiled> executables_;        // one to three
