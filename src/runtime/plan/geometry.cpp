@@ -4,15 +4,6 @@
 
 namespace fusewright {
 
-void set_strides(Tensor& tensor, const Order& order) {
-  int64_t stride = 1;
-  for (int i = tensor.rank; i-- > 0;) {
-    size_t d = order.empty() ? static_cast<size_t>(i) : static_cast<size_t>(order[static_cast<size_t>(i)]);
-    tensor.strides[d] = stride;
-    stride *= std::max<int64_t>(tensor.sizes[d], 1);
-  }
-}
-
 KernelNumber number_of(const Graph& graph, Value v) {
   const Node& node = graph[v];
   if (node.op == Op::constant) return {KernelNumber::Source::constant, node.number("value"), {}, 0};

@@ -6,11 +6,9 @@
 #include "codegen/kernel_code.h"
 #include "ir/ir.h"
 #include "launch/geometry.h"
+#include "runtime/plan/strides.h"
 
 namespace fusewright {
-
-// Strides of a packed tensor whose dimensions lie in this order.
-void set_strides(Tensor& tensor, const Order& order);
 
 // Where a scalar argument of a kernel comes from.
 struct KernelNumber {

@@ -1,6 +1,7 @@
 // The schedule of the host's library, as a step of a plan.
 #include "runtime/plan/library.h"
 
+#include "ir/error.h"
 #include "schedule/library.h"
 
 namespace fusewright {
@@ -18,8 +19,11 @@ LibraryCall library_call_of(const Node& node) {
     case Op::conv_input_grad:
       call.kind = LibraryCall::Kind::conv_input_grad;
       break;
-    default:
+    case Op::conv_weight_grad:
       call.kind = LibraryCall::Kind::conv_weight_grad;
+      break;
+    default:
+      fail("the library computes no ", name_of(node.op));
   }
   call.transposed = node.integer("transposed") != 0;
   call.groups = node.integer("groups");

@@ -75,6 +75,8 @@ class Plan {
   struct Sizes;
   struct Run;
   void give_place(Value v);
+  void add_step(const Group& group, Dialect dialect);
+  void plan_lifetimes(bool owns_inputs);
   std::shared_ptr<Sizes> sizes_of(const std::vector<Tensor>& inputs) const;
 
   Graph graph_;
