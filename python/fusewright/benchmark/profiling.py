@@ -17,7 +17,7 @@ from .traffic import LIBRARY_OPERATORS
 
 REPEATS = 7
 _IN_LIBRARY = {f"aten::{name}" for name in LIBRARY_OPERATORS}
-_ENDINGS = re.compile(r"|_phase\d+|_merge\d+|_sides")  # of entries: src/codegen/cuda_entry.cpp
+_ENDINGS = re.compile(r"|_phase\d+|_merge\d+|_sides")  # of entries: src/codegen/walk/cuda_walking.cpp
 
 
 @contextmanager

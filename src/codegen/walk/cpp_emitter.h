@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "codegen/emitter.h"
+#include "codegen/walk/emitter.h"
 
 namespace fusewright {
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <utility>
 
-#include "codegen/cpp_emitter.h"
+#include "codegen/walk/cpp_emitter.h"
 #include "embedded_kernels.h"
 
 namespace fusewright {

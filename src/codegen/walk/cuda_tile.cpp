@@ -2,7 +2,7 @@
 // text serves every mixture: which operands go through the tile is fixed by the source's FW_TILED, not here.
 #include <algorithm>
 
-#include "codegen/cuda_emitter.h"
+#include "codegen/walk/cuda_emitter.h"
 
 namespace fusewright {
 

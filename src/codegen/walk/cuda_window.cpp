@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "codegen/cuda_emitter.h"
+#include "codegen/walk/cuda_emitter.h"
 
 namespace fusewright {
 

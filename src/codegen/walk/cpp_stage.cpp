@@ -3,7 +3,7 @@
 #include <cmath>
 #include <utility>
 
-#include "codegen/cpp_emitter.h"
+#include "codegen/walk/cpp_emitter.h"
 
 namespace fusewright {
 

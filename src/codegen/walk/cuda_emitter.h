@@ -1,12 +1,18 @@
 #pragma once
-// The writer of CUDA kernels, in five files: cuda_kernel.cpp (skeleton, rows), cuda_entry.cpp (the kernels themselves),
-// cuda_tile.cpp (pointwise kernels of mixed layouts), cuda_stage.cpp (what one thread does with one vector of elements)
-// and cuda_window.cpp (pooling).
+// The writer of CUDA kernels that walk:
+//   cuda_kernel.cpp   the order of all parts, and what the launcher must know
+//   cuda_place.cpp    coordinates, addresses, and what is known at an element
+//   cuda_row.cpp      what is known of a row: values, sums, sums on the side
+//   cuda_stage.cpp    what one thread does with one vector of elements
+//   cuda_window.cpp   pooling, in a stage
+//   cuda_entry.cpp    the kernels: pointwise, and for reductions what all of them share
+//   cuda_held.cpp     kernels for rows in registers; cuda_walking.cpp: for rows that are read again; cuda_tile.cpp: for
+//                     mixed layouts
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "codegen/emitter.h"
+#include "codegen/walk/emitter.h"
 
 namespace fusewright {
 
@@ -18,7 +24,7 @@ class CudaEmitter : Emitter {
   bool can_tile() const;  // there is a tiled text
 
  private:
-  // ---- places ----------------------------------------------------------------------------------------------
+  // ---- places: cuda_place.cpp ------------------------------------------------------------------------------
 
   const std::vector<int>& row_axes() const { return has_rows() ? nest().kept : nest().reduced; }
   std::vector<int> element_axes() const { return has_rows() ? nest().reduced : std::vector<int>(); }
@@ -67,7 +73,7 @@ class CudaEmitter : Emitter {
   bool is_value_of_row(int operand) const;
   std::string lane_offset(int operand, const std::string& i) const;
 
-  // ---- skeleton: cuda_kernel.cpp ---------------------------------------------------------------------------
+  // ---- skeleton and rows: cuda_kernel.cpp, cuda_row.cpp ----------------------------------------------------
 
   bool is_divisor(int s) const;  // a value of the row that its elements are divided by
   bool counts_row(int s) const;
@@ -97,7 +103,7 @@ class CudaEmitter : Emitter {
   void describe();
   void describe_walking();
 
-  // ---- kernels: cuda_entry.cpp -----------------------------------------------------------------------------
+  // ---- kernels: cuda_entry.cpp, cuda_held.cpp, cuda_walking.cpp --------------------------------------------
 
   void write_pointwise_entry();
   std::string a_sum_of(int p) const;
