@@ -26,5 +26,6 @@ status=0
 "$bin/ruff" check . || status=1
 "$bin/ruff" format --check . || status=1
 [ ${#cpp[@]} = 0 ] || "$bin/clang-format" --dry-run -Werror "${cpp[@]}" || status=1
+"$bin/python" scripts/includes.py || status=1
 [ $status = 0 ] && echo "lint: clean (${#cpp[@]} C++ files)" || echo "lint: FAILED; \`make format\` mends layout"
 exit $status

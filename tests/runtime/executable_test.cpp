@@ -6,7 +6,7 @@
 #include <cstring>
 #include <thread>
 
-#include "runtime/plan/thread_pool.h"
+#include "runtime/thread_pool.h"
 #include "support/execute.h"
 
 namespace fusewright::testing {

@@ -18,7 +18,7 @@
 
 #include "base/log.h"
 #include "runtime/cache/sha256.h"
-#include "runtime/plan/thread_pool.h"
+#include "runtime/thread_pool.h"
 
 namespace fusewright {
 namespace {

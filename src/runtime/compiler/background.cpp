@@ -5,8 +5,8 @@
 #include <system_error>
 #include <thread>
 
-#include "runtime/plan/thread_pool.h"
 #include "runtime/posix.h"
+#include "runtime/thread_pool.h"
 
 namespace fusewright {
 

@@ -13,8 +13,8 @@
 #include "runtime/cache/paths.h"
 #include "runtime/compiler/build_directory.h"
 #include "runtime/compiler/subprocess.h"
-#include "runtime/plan/thread_pool.h"
 #include "runtime/posix.h"
+#include "runtime/thread_pool.h"
 
 #ifndef FUSEWRIGHT_VERSION
 #define FUSEWRIGHT_VERSION "0.0.0"

@@ -8,8 +8,8 @@
 #include "launch/cuda_arguments.h"
 #include "runtime/compiler/compile_error.h"
 #include "runtime/cuda/cuda_module.h"
-#include "runtime/plan/thread_pool.h"
 #include "runtime/posix.h"
+#include "runtime/thread_pool.h"
 
 #ifndef FUSEWRIGHT_VERSION
 #define FUSEWRIGHT_VERSION "0.0.0"

@@ -7,7 +7,7 @@
 #include "fusewright/host.h"
 #include "ir/error.h"
 #include "kernels/prelude.h"
-#include "runtime/plan/thread_pool.h"
+#include "runtime/thread_pool.h"
 
 namespace fusewright {
 namespace {
