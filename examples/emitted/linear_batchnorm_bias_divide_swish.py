@@ -8,15 +8,15 @@ What was fused
     forward, column schedule, reads 33.7 MB, writes 33.6 MB: batch_norm add div sigmoid mul
   fw_column_batch_norm_add_div_sigmoid_mul_2
     forward, column schedule, reads 33.7 MB, writes 33.7 MB: batch_norm add div sigmoid mul
-  fw_column_batch_norm_add_div_sigmoid_mul_3
-    backward, column schedule, reads 67.2 MB, writes 33.6 MB: batch_norm add div sigmoid mul
-  fw_row_add
+  fw_column_backward_batch_norm_div_sigmoid_mul
+    backward, column schedule, reads 67.2 MB, writes 33.6 MB: batch_norm div sigmoid mul
+  fw_row_backward_add
     backward, row schedule, reads 32.8 kB, writes 4 B: add
-  fw_pointwise_linear_batch_norm_add_div_sigmoid_mul
-    forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear batch_norm add div sigmoid mul
-  fw_column_linear_batch_norm_add_div_sigmoid_mul
-    backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear batch_norm add div sigmoid mul
-  fw_row_add_2
+  fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul
+    forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear_bias batch_norm add div sigmoid mul
+  fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul
+    backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear_bias batch_norm add div sigmoid mul
+  fw_row_backward_add_2
     backward, row schedule, reads 32.8 kB, writes 4 B: add
 
 What it moves
@@ -141,7 +141,7 @@ class _Region0(torch.autograd.Function):
             mul_40 = torch.empty((n0, n2), dtype=torch.float32, device=device)
             dL_dbatch_norm_weight = torch.empty((n2,), dtype=torch.float32, device=device)
             dL_dbatch_norm_bias = torch.empty((n2,), dtype=torch.float32, device=device)
-            _kernels().fw_column_batch_norm_add_div_sigmoid_mul_3([dL_dy0, saved_5, saved_6, saved_7,
+            _kernels().fw_column_backward_batch_norm_div_sigmoid_mul([dL_dy0, saved_5, saved_6, saved_7,
                 batch_norm_weight, batch_norm_bias, bias, mul_40, dL_dbatch_norm_weight, dL_dbatch_norm_bias],
                 [n0, n2], [n0, 1e-05, 1.5])
         if need[0]:
@@ -152,7 +152,7 @@ class _Region0(torch.autograd.Function):
             del mul_40, permute_42
         if need[7]:
             dL_dbias = torch.empty((1,), dtype=torch.float32, device=device)
-            _kernels().fw_row_add([dL_dbatch_norm_bias, dL_dbias], [n2], [])
+            _kernels().fw_row_backward_add([dL_dbatch_norm_bias, dL_dbias], [n2], [])
         if need[2]:
             dL_dlinear_bias = torch.zeros((n2,), dtype=torch.float32, device=device)
         return (
@@ -187,8 +187,9 @@ def _region_1_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     matmul_9 = torch.mm(x, permute_8)
     del permute_8
     mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([matmul_9, linear_bias, batch_norm_running_mean,
-        batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22], [n0, n2], [1e-05, 1.5])
+    _kernels().fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul([matmul_9, linear_bias,
+        batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
+        [n0, n2], [1e-05, 1.5])
     del matmul_9
     return (mul_22,)
 
@@ -204,7 +205,7 @@ class _Region1(torch.autograd.Function):
         saved0 = torch.mm(x, permute_8)
         del permute_8
         mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
+        _kernels().fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
             [n0, n2], [1e-05, 1.5])
         ctx.save_for_backward(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
@@ -226,7 +227,7 @@ class _Region1(torch.autograd.Function):
         sum_34 = torch.empty((1, n2), dtype=torch.float32, device=device)
         sum_37 = torch.empty((1, n2), dtype=torch.float32, device=device)
         sum_39 = torch.empty((1, n2), dtype=torch.float32, device=device)
-        _kernels().fw_column_linear_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
+        _kernels().fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_30,
             sum_34, sum_37, sum_39], [n0, n2], [1e-05, 1.5])
         if need[0]:
@@ -237,7 +238,7 @@ class _Region1(torch.autograd.Function):
             del mul_30, permute_32
         if need[7]:
             sum_41 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_add_2([sum_39, sum_41], [n2], [])
+            _kernels().fw_row_backward_add_2([sum_39, sum_41], [n2], [])
         if need[2]:
             dL_dlinear_bias = sum_34.reshape((n2,))
         if need[3]:
@@ -2360,9 +2361,9 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 '''
 
-# ---- fw_column_batch_norm_add_div_sigmoid_mul_3: backward, column schedule ---------------------------------------
+# ---- fw_column_backward_batch_norm_div_sigmoid_mul: backward, column schedule ------------------------------------
 #
-# operators: batch_norm add div sigmoid mul
+# operators: batch_norm div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
@@ -2379,7 +2380,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #     mul_40 = ((t5 - (t0 * (((t6 * t1) * t1) / n0))) - (t7 / n0)) * t2
 #     dL_dbatch_norm_weight = (t6 / 1.5) * t1
 #     dL_dbatch_norm_bias = t7 / 1.5
-_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3 = r'''
+_FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -2676,7 +2677,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_batch_norm_div_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::Team columns = fw::team_of_columns(team);
@@ -2790,7 +2791,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
 }
 '''
-_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING = r'''
+_FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -3060,7 +3061,7 @@ FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_3(const Args a) {
+__global__ void __launch_bounds__(512) fw_column_backward_batch_norm_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
@@ -3165,7 +3166,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     row_2(a, row, first, sums1);
   }
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -3224,7 +3225,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -3294,7 +3295,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -3323,7 +3324,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   sums1.clear();
   row_2(a, row, first && true, sums1);
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_3_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -3338,13 +3339,13 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 }
 '''
 
-# ---- fw_row_add: backward, row schedule --------------------------------------------------------------------------
+# ---- fw_row_backward_add: backward, row schedule -----------------------------------------------------------------
 #
 # operators: add
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 #
 #     dL_dbias = sum(div_50, over n2)
-_FW_ROW_ADD = r'''
+_FW_ROW_BACKWARD_ADD = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -3446,7 +3447,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_add(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
@@ -3531,7 +3532,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add(const Args a) {
   }
 }
 '''
-_FW_ROW_ADD_WALKING = r'''
+_FW_ROW_BACKWARD_ADD_WALKING = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -3617,7 +3618,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_row_add(const Args a) {
+__global__ void __launch_bounds__(512) fw_row_backward_add(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -3680,7 +3681,7 @@ __global__ void __launch_bounds__(512) fw_row_add(const Args a) {
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_add_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -3737,7 +3738,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase0(const Args a) {
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_add_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -3761,7 +3762,7 @@ __global__ void __launch_bounds__(256) fw_row_add_phase1(const Args a) {
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_add_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -3776,9 +3777,9 @@ __global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
 }
 '''
 
-# ---- fw_pointwise_linear_batch_norm_add_div_sigmoid_mul: forward, pointwise schedule -----------------------------
+# ---- fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul: forward, pointwise schedule ------------------------
 #
-# operators: linear batch_norm add div sigmoid mul
+# operators: linear_bias batch_norm add div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:16: x = self.linear(x)
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
@@ -3789,7 +3790,7 @@ __global__ void __launch_bounds__(256) fw_row_add_merge0(const Args a) {
 #         batch_norm_weight
 #     t1 = ((t0 + batch_norm_bias) + bias) / 1.5
 #     mul_22 = t1 * sigmoid(t1)
-_FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
+_FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -3890,7 +3891,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 }
 
 }  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(256) fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
@@ -3922,9 +3923,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_si
 }
 '''
 
-# ---- fw_column_linear_batch_norm_add_div_sigmoid_mul: backward, column schedule ----------------------------------
+# ---- fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul: backward, column schedule --------------------
 #
-# operators: linear batch_norm add div sigmoid mul
+# operators: linear_bias batch_norm add div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:16: x = self.linear(x)
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
@@ -3940,7 +3941,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_si
 #     sum_34 = sum(mul_30, over n0)
 #     sum_37 = sum(t4 * t1, over n0)
 #     sum_39 = sum(t4, over n0)
-_FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
+_FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -4183,7 +4184,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   fw::Team columns = fw::team_of_columns(team);
@@ -4285,7 +4286,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   }
 }
 '''
-_FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
+_FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -4492,7 +4493,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(512) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
@@ -4556,7 +4557,7 @@ __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmo
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -4615,7 +4616,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -4641,7 +4642,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -4656,13 +4657,13 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
 }
 '''
 
-# ---- fw_row_add_2: backward, row schedule ------------------------------------------------------------------------
+# ---- fw_row_backward_add_2: backward, row schedule ---------------------------------------------------------------
 #
 # operators: add
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 #
 #     sum_41 = sum(sum_39, over 1, n2)
-_FW_ROW_ADD_2 = r'''
+_FW_ROW_BACKWARD_ADD_2 = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -4764,7 +4765,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
 static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_add_2(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
   const index elements = fw::held_elements(a.elements);
@@ -4849,7 +4850,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_add_2(const Args a)
   }
 }
 '''
-_FW_ROW_ADD_2_WALKING = r'''
+_FW_ROW_BACKWARD_ADD_2_WALKING = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -4935,7 +4936,7 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
+__global__ void __launch_bounds__(512) fw_row_backward_add_2(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -4998,7 +4999,7 @@ __global__ void __launch_bounds__(512) fw_row_add_2(const Args a) {
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_add_2_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -5055,7 +5056,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase0(const Args a) {
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_add_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -5079,7 +5080,7 @@ __global__ void __launch_bounds__(256) fw_row_add_2_phase1(const Args a) {
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_row_add_2_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_add_2_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -8098,8 +8099,8 @@ _TABLE = [
         ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_batch_norm_add_div_sigmoid_mul_3", "CudaKernel", r'''
-  k.name = "fw_column_batch_norm_add_div_sigmoid_mul_3";
+    ("fw_column_backward_batch_norm_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_column_backward_batch_norm_div_sigmoid_mul";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul11", DType::f32, false, false, {{0}, {1}}},
@@ -8128,19 +8129,19 @@ _TABLE = [
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3], [''],
+        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_3_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_add", "CudaKernel", r'''
-  k.name = "fw_row_add";
+    ("fw_row_backward_add", "CudaKernel", r'''
+  k.name = "fw_row_backward_add";
   k.operands = {
       {"div", DType::f32, false, false, {{0}}},
       {"sum", DType::f32, true, false, {{}}},
@@ -8159,19 +8160,19 @@ _TABLE = [
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 2048}", [_LOOPS, _FW_ROW_ADD], [''],
+        ("{4, 8, false, {}, 2048}", [_LOOPS, _FW_ROW_BACKWARD_ADD], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_ROW_ADD], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_linear_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_pointwise_linear_batch_norm_add_div_sigmoid_mul";
+    ("fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1}}},
       {"linear_bias", DType::f32, false, false, {{1}}},
@@ -8196,15 +8197,15 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_linear_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_column_linear_batch_norm_add_div_sigmoid_mul";
+    ("fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul10", DType::f32, false, false, {{0}, {1}}},
@@ -8235,19 +8236,19 @@ _TABLE = [
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_add_2", "CudaKernel", r'''
-  k.name = "fw_row_add_2";
+    ("fw_row_backward_add_2", "CudaKernel", r'''
+  k.name = "fw_row_backward_add_2";
   k.operands = {
       {"sum", DType::f32, false, false, {{}, {0}}},
       {"sum", DType::f32, true, false, {{}, {}}},
@@ -8266,15 +8267,15 @@ _TABLE = [
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 2048}", [_LOOPS, _FW_ROW_ADD_2], [''],
+        ("{4, 8, false, {}, 2048}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_ROW_ADD_2], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
             dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]

@@ -14,8 +14,16 @@ std::string as_stored(DType dtype, const std::string& value);  // rounded, as it
 // `arguments` are the operands' texts. Pointwise operations are calls of fw::<name>; views are their operand.
 std::string expression(const Graph& graph, const Step& step, const std::vector<std::string>& arguments);
 
-// fw_<schedule>_<operators>: from the user's operators in order, each once in a row, letters and digits only.
+// fw_<schedule>_<operators>, or fw_<schedule>_backward_<operators> for derivatives: in the user's order, letters and
+// digits only.
 std::string kernel_name(const Graph& graph, const Kernel& kernel, const std::string& schedule);
+
+// What the kernel computes of the user's operators, or differentiates if it computes derivatives: "linear_bias" where
+// the product of a linear layer is computed elsewhere. What a derivative computes again is not named.
+std::vector<std::string> kernel_operators(const Graph& graph, const Kernel& kernel);
+bool differentiates(const Graph& graph, const Kernel& kernel);
+
+// The user's operators that any step comes from.
 std::vector<int> kernel_origins(const Graph& graph, const Kernel& kernel);
 
 }  // namespace fusewright

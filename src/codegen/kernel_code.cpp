@@ -19,12 +19,6 @@ KernelLoops loops_of(const Graph& graph, const KernelCode& code) {
   return loops;
 }
 
-std::vector<std::string> operators_of(const Graph& graph, const KernelCode& code) {
-  std::vector<std::string> result;
-  for (int origin : code.origins) result.push_back(graph.origins[static_cast<size_t>(origin)].op);
-  return result;
-}
-
 std::vector<std::string> sources_of(const Graph& graph, const KernelCode& code) {
   std::vector<std::string> result;
   for (int origin : code.origins) {

@@ -39,7 +39,8 @@ struct KernelCode {
   std::vector<Value> numbers;     // in the order of Args::numbers: constants, extents, scalar inputs
   std::vector<Axis> axes;
   LoopNest nest;
-  std::vector<int> origins;  // the user's operators that it computes
+  std::vector<int> origins;            // the user's operators that some of its steps come from
+  std::vector<std::string> operators;  // what it computes of them: kernel_operators()
   CudaCode cuda;
 };
 
@@ -50,8 +51,7 @@ KernelLoops loops_of(const Graph& graph, const KernelCode& code);
 std::string loops_as_cpp(const KernelLoops& loops);
 std::string interface_as_cpp(const KernelLoops& loops);
 
-// The user's operators that a kernel computes, and the lines where they stand, each once.
-std::vector<std::string> operators_of(const Graph& graph, const KernelCode& code);
+// The lines where the user's operators stand, each once.
 std::vector<std::string> sources_of(const Graph& graph, const KernelCode& code);
 
 // C++ for the system's compiler.

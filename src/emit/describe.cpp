@@ -13,7 +13,7 @@ DescribedKernel describe_kernel(const Plan& plan, const Plan::KernelReport& repo
   static_cast<EmittedKernel&>(result) = launcher.emitted(graph);
   result.name = code.name;
   result.schedule = code.schedule;
-  result.operators = operators_of(graph, code);
+  result.operators = code.operators;
   result.sources = sources_of(graph, code);
   result.formulas = formulas(graph, kernel);
   result.bytes_read = report.bytes_read;

@@ -228,9 +228,7 @@ std::vector<Function::KernelInfo> Function::kernels() const {
   std::vector<KernelInfo> result;
   auto add = [&](const Plan& plan, const char* phase) {
     for (const Plan::KernelReport& report : plan.kernels()) {
-      KernelInfo info{report.code->name, phase, report.code->schedule, {}, report.code->text};
-      for (int origin : report.code->origins)
-        info.operators.push_back(plan.graph().origins[static_cast<size_t>(origin)].op);
+      KernelInfo info{report.code->name, phase, report.code->schedule, report.code->operators, report.code->text};
       result.push_back(std::move(info));
     }
   };

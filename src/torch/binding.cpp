@@ -137,7 +137,7 @@ py::list report_kernels(const Plan& plan, const Fusion& fusion, const char* phas
     py::dict row;
     row["name"] = kernel.code->name;
     row["phase"] = phase;
-    row["operators"] = operators_of(plan.graph(), *kernel.code);
+    row["operators"] = kernel.code->operators;
     row["schedule"] = kernel.code->schedule;
     row["bytes_read"] = kernel.bytes_read;
     row["bytes_written"] = kernel.bytes_written;

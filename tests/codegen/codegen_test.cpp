@@ -39,6 +39,46 @@ TEST(KernelNames, SayScheduleAndOperators) {
   EXPECT_EQ(kernels_of("graph(%x: f32[n, c]) { %1 = softmax(%x) {dim = 0} return %1 }")[0].name, "fw_column_softmax");
 }
 
+using Names = std::vector<std::string>;
+
+Names names_of(std::string_view text, const std::vector<bool>& wrt = {}) {
+  Names names;
+  for (const KernelCode& kernel : kernels_of(parse(text), wrt)) names.push_back(kernel.name);
+  return names;
+}
+
+TEST(KernelNames, TellDerivativesApart) {
+  const std::string text =
+      "graph(%x: f32[n, c], %w: f32[4*d, c], %b: f32[4*d]) { %1 = linear(%x, %w, %b) "
+      "%2 = group_norm(%1) {groups = 4, eps = 0.1} %3 = silu(%2) return %3 }";
+  // The library computes the product: what is left of `linear` is its bias, and the sum that is the bias's gradient.
+  const std::string forward = "fw_row_linear_bias_group_norm_silu";
+  EXPECT_EQ(names_of(text), Names({forward}));
+  EXPECT_EQ(names_of(text, {true, true, true}), Names({forward, "fw_row_backward_linear_bias_group_norm_silu"}));
+  // Nobody wants the bias's gradient: the bias is only added once more.
+  EXPECT_EQ(names_of(text, {true, true, false}), Names({forward, "fw_row_backward_group_norm_silu"}));
+}
+
+TEST(KernelNames, SayWhatIsLeftOfAProduct) {
+  const std::string chain = "%1 = linear(%x, %w) %2 = tanh(%1) %3 = linear(%2, %w) %4 = tanh(%3) return %4 }";
+  // The two gradients of one weight are added: that is no bias.
+  EXPECT_EQ(names_of("graph(%x: f32[n, c], %w: f32[c, c]) { " + chain, {false, true}),
+            Names({"fw_pointwise_tanh", "fw_pointwise_tanh", "fw_pointwise_backward_tanh", "fw_pointwise_backward_tanh",
+                   "fw_pointwise_backward_linear"}));
+}
+
+TEST(KernelNames, TellASumOverABatchFromABias) {
+  Graph graph = parse(
+      "graph(%x: f32[b, n, c], %w: f32[1, c, d]) { %1 = expand(%w) {sizes = [b, c, d]} "
+      "%2 = matmul(%x, %1) %3 = tanh(%2) return %3 }");
+  auto matmul = std::find_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& n) { return n.op == Op::matmul; });
+  for (Node& node : graph.nodes)
+    if (node.op == Op::expand) node.origin = matmul->origin;  // as in a captured product with a batch on one side
+  Names names;
+  for (const KernelCode& kernel : kernels_of(graph, {false, true})) names.push_back(kernel.name);
+  EXPECT_EQ(names, Names({"fw_pointwise_tanh", "fw_pointwise_backward_tanh", "fw_column_backward_matmul"}));
+}
+
 TEST(KernelNames, StayShort) {
   std::string text = "graph(%x: f32[n]) { %0 = exp(%x) ";
   for (int i = 1; i < 40; ++i) text += "%" + std::to_string(i) + " = sigmoid(%" + std::to_string(i - 1) + ") ";

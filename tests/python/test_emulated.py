@@ -282,7 +282,7 @@ def test_layout_copies_are_explained():
     assert [kernel.operators for kernel in forward] == [
         ["channels_last"],
         ["channels_last"],
-        ["conv2d", "mul", "leaky_relu", "gelu"],
+        ["conv2d_bias", "mul", "leaky_relu", "gelu"],
     ]
     assert [kernel.bytes_written for kernel in forward][:2] == [x.numel() * 4, 16 * 16 * 9 * 4]
     torch.backends.cudnn.allow_tf32 = False

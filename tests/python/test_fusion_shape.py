@@ -16,16 +16,16 @@ pytestmark = pytest.mark.real_core
 EXPECTED = {
     CONV: (
         [
-            ("forward", "pointwise", "conv2d mul leaky_relu gelu"),
-            ("backward", "row", "conv2d mul leaky_relu gelu"),
+            ("forward", "pointwise", "conv2d_bias mul leaky_relu gelu"),
+            ("backward", "row", "conv2d_bias mul leaky_relu gelu"),
         ],
         ["forward conv", "backward conv_input_grad", "backward conv_weight_grad"],
         [],
     ),
     CONV_TRANSPOSE: (
         [
-            ("forward", "window", "conv_transpose3d leaky_relu mul leaky_relu max_pool3d"),
-            ("backward", "window_row", "conv_transpose3d leaky_relu mul leaky_relu max_pool3d"),
+            ("forward", "window", "conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d"),
+            ("backward", "window_row", "conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d"),
         ],
         ["forward conv", "backward conv_input_grad", "backward conv_weight_grad"],
         [],
@@ -33,7 +33,8 @@ EXPECTED = {
     BATCH_NORM: (
         [
             ("forward", "column", "batch_norm add div sigmoid mul"),
-            ("backward", "column", "batch_norm add div sigmoid mul"),
+            # Gradients pass through the addition as they are.
+            ("backward", "column", "batch_norm div sigmoid mul"),
             ("backward", "row", "add"),
         ],
         ["forward matmul", "backward matmul", "backward matmul"],
@@ -48,8 +49,9 @@ EXPECTED = {
     ),
     GROUP_NORM: (
         [
-            ("forward", "row", "linear group_norm sigmoid mul mul sigmoid mul"),
-            ("backward", "row", "linear group_norm sigmoid mul mul sigmoid mul"),
+            ("forward", "row", "linear_bias group_norm sigmoid mul mul sigmoid mul"),
+            # A rewrite rule joined the derivative of the first product with that of its sigmoid.
+            ("backward", "row", "linear_bias group_norm sigmoid mul sigmoid mul"),
         ],
         ["forward matmul", "backward matmul", "backward matmul"],
         [

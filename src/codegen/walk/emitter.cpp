@@ -16,6 +16,7 @@ Emitter::Emitter(const Graph& graph, const Kernel& kernel, LoopNest nest, Dialec
   code_.name = kernel_name(graph, kernel, code_.nest.name());
   code_.origins = kernel_origins(graph, kernel);
   code_.numbers = element_.numbers();
+  code_.operators = kernel_operators(graph, kernel);
   operand_of_.assign(kernel.steps.size(), {-1, -1});
   for (size_t s = 0; s < kernel.steps.size(); ++s) {
     const Step& step = kernel.steps[s];
