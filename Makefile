@@ -3,6 +3,7 @@
 #              (installs nothing that only tests need)
 # make test    lint, C++ tests, Python tests, NVRTC over their kernels
 # make build   all that changed           make lint / format    layout of the code
+# make nvrtc   the kernels that `make test` left, as machine code of every architecture and not of one each
 # make judge   PyTorch's own operator samples against eager; hours, and a run goes on where the last one ended (docs/judge.md)
 # make bench   record the numbers         make clean            remove what was built (.venv stays)
 # make examples  what `fusewright emit` writes for the showcase, anew
@@ -12,7 +13,7 @@
 PYTHON ?= $(shell made=$$(cat .venv/made-from 2>/dev/null) && [ -x "$$made" ] && echo "$$made" || echo python3)
 BIN := .venv/bin
 
-.PHONY: setup env test-env package build run test lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge
+.PHONY: setup env test-env package build run test nvrtc lint format examples bench judge clean gpu-tests gpu-sanitize gpu-ulp gpu-bench gpu-models gpu-fuzz gpu-judge
 
 # Parts of it install into one environment.
 .NOTPARALLEL:
@@ -39,6 +40,9 @@ run: package
 
 test: build
 	@scripts/test.sh
+
+nvrtc: build
+	@build/tests/nvrtc_texts build/texts build/texts-known all
 
 lint: test-env
 	@scripts/lint.sh; status=$$?; [ $$status = 77 ] || exit $$status

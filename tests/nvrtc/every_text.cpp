@@ -1,19 +1,24 @@
-// Has the real NVRTC compile every kernel that a test has run in the emulator: usage  nvrtc_texts FOLDER KNOWN
+// Has the real NVRTC compile every kernel that a test has run in the emulator: usage  nvrtc_texts FOLDER KNOWN [all]
 //
 // FOLDER: texts that the emulator left there (FUSEWRIGHT_EMULATOR_TEXTS). KNOWN: a file that remembers, from run to
 // run, what has compiled. Every text goes through the compiler's front end for every architecture: that is where texts
 // differ. The stages after it depend on the instructions, all of which are in the headers
 // (tests/emulator/device_header_test.cpp compiles these to machine code). So machine code is made of one variant of
-// each kernel.
+// each kernel, for one architecture, which the kernel's text chooses: it takes ten times as long as the front end.
+// `all` makes it for every architecture.
 // Many kernels are one program, each in a namespace of its own: the headers in front cost more than a kernel.
 // Exit status 77: there is no NVRTC.
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <new>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -67,7 +72,7 @@ struct Job {
   bool machine_code;
   std::vector<const Text*> texts;
 
-  std::vector<std::string> options() const { return {machine_code ? "--Ofast-compile=max" : "--fdevice-syntax-only"}; }
+  std::vector<std::string> options() const { return {machine_code ? "--Ofast-compile=mid" : "--fdevice-syntax-only"}; }
   std::string source() const {
     std::string source = texts[0]->variant + headers_of(*texts[0]);
     for (const Text* const& text : texts) {
@@ -92,6 +97,11 @@ std::string key_of(const Text& text, const std::string& architecture, bool machi
       .hex();
 }
 
+// The architecture that machine code is made for: each of them gets as many kernels as the others.
+size_t choose_architecture(const Text& text) {
+  return std::stoul(Sha256().update_field(text.body).hex().substr(0, 8), nullptr, 16) % std::size(architectures);
+}
+
 // Empty, or the compiler's words.
 std::string problem_of(const Job& job, const cuda::Nvrtc& nvrtc) {
   try {
@@ -102,7 +112,7 @@ std::string problem_of(const Job& job, const cuda::Nvrtc& nvrtc) {
   }
 }
 
-int run(const std::string& folder, const std::string& known_file) {
+int run(const std::string& folder, const std::string& known_file, bool all) {
   std::string why_not;
   const auto nvrtc = cuda::Nvrtc::open("", package_directories(), 0, why_not);
   if (nvrtc == nullptr) {
@@ -142,13 +152,25 @@ int run(const std::string& folder, const std::string& known_file) {
   };
   for (const Text& text : texts) {
     const bool first = translated.insert(text.body).second;
-    for (const char* architecture : architectures) {
-      add(text, architecture, false);
-      if (first) add(text, architecture, true);
+    const size_t chosen = choose_architecture(text);
+    for (size_t a = 0; a < std::size(architectures); ++a) {
+      add(text, architectures[a], false);
+      if (first && (all || a == chosen)) add(text, architectures[a], true);
     }
   }
 
-  // Processes, not threads: a compiler that crashes takes nobody along. Each says what failed in a file of its own.
+  // Long jobs first, so that no process is left with one at the end.
+  std::stable_partition(jobs.begin(), jobs.end(), [](const Job& job) { return job.machine_code; });
+
+  // Processes, not threads: a compiler that crashes takes nobody along. Each takes the next job from the counter that
+  // they share, and says what failed in a file of its own.
+  void* const shared =
+      mmap(nullptr, sizeof(std::atomic<size_t>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) {
+    std::printf("nvrtc: FAILED, no memory that processes share\n");
+    return 1;
+  }
+  auto& next = *new (shared) std::atomic<size_t>(0);
   const auto workers = static_cast<size_t>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));
   std::vector<pid_t> children;
   auto report = [&](size_t worker) { return known_file + "." + std::to_string(worker); };
@@ -157,7 +179,7 @@ int run(const std::string& folder, const std::string& known_file) {
     const pid_t child = fork();
     if (child == 0) {
       std::ofstream out(report(worker));
-      for (size_t j = worker; j < jobs.size(); j += workers) {
+      for (size_t j; (j = next++) < jobs.size();) {
         const Job& job = jobs[j];
         if (problem_of(job, *nvrtc).empty()) continue;
         for (const Text* text : job.texts) {
@@ -199,9 +221,10 @@ int run(const std::string& folder, const std::string& known_file) {
 }  // namespace fusewright::testing
 
 int main(int count, char** arguments) {
-  if (count != 3) {
-    std::fprintf(stderr, "usage: nvrtc_texts FOLDER KNOWN\n");
+  const bool all = count == 4 && std::string(arguments[3]) == "all";
+  if (count != 3 && !all) {
+    std::fprintf(stderr, "usage: nvrtc_texts FOLDER KNOWN [all]\n");
     return 2;
   }
-  return fusewright::testing::run(arguments[1], arguments[2]);
+  return fusewright::testing::run(arguments[1], arguments[2], all);
 }
