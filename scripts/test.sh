@@ -70,10 +70,11 @@ cpp_tests() {
   ctest --test-dir build --output-on-failure --no-tests=error -j "${MAX_JOBS:-$(nproc)}" "$@"
 }
 
-# A process for each processor; the tests of a file share one, with what is made for all of them.
+# A process for each processor; the tests of a file share one, with what is made for all of them. Files come in the order
+# of tests/python/conftest.py.
 python_tests() {
   # shellcheck disable=SC2086
-  .venv/bin/python -m pytest -n "${MAX_JOBS:-$(nproc)}" --dist loadfile "$@" ${PYTEST_ARGS:-}
+  .venv/bin/python -m pytest -n "${MAX_JOBS:-$(nproc)}" --dist loadfile --no-loadscope-reorder "$@" ${PYTEST_ARGS:-}
 }
 
 quickly() { CXX=$PWD/tests/support/quick-g++ "$@"; }

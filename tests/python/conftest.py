@@ -4,6 +4,7 @@ FUSEWRIGHT_FAKE_CORE=1, or a missing extension, runs the tests against fake_core
 FUSEWRIGHT_TEST_EMULATE=1 compiles every region for a GPU and runs it in the emulator (test_emulated.py always does).
 """
 
+import collections
 import importlib.util
 import os
 import sys
@@ -59,7 +60,29 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "real_core: needs the extension, not fake_core.py")
 
 
+# A process takes a file at a time (scripts/test.sh). Those that take long come first, so that no process is left with
+# one of them at the end; behind them come those of many tests.
+LONG_FILES = (
+    "emulated",
+    "emit",
+    "gpu_models",
+    "training",
+    "second_derivatives",
+    "judge",
+    "wheel",
+    "programs",
+    "numerics",
+)
+
+
+def _sort_files(items):
+    count = collections.Counter(item.path for item in items)
+    rank = {f"test_{name}.py": place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: (rank.get(item.path.name, len(rank)), -count[item.path], str(item.path)))
+
+
 def pytest_collection_modifyitems(items):
+    _sort_files(items)
     for item in items:
         if FAKE_CORE and item.get_closest_marker("real_core"):
             item.add_marker(pytest.mark.skip(reason="the extension is not built"))
