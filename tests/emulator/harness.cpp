@@ -43,12 +43,15 @@ std::string with_headers(const std::string& text) {
   return std::string(embedded_prelude) + "\n" + embedded_math + "\n" + embedded_cuda_device + "\n" + text;
 }
 
-Program::Program(const std::string& text, const std::string& architecture) {
+Program::Program(const std::string& text, const std::string& architecture)
+    : Program(WholeText{with_headers(text)}, architecture) {}
+
+Program::Program(const WholeText& source, const std::string& architecture) {
   const Libraries& call = Libraries::get();
-  const std::string source = with_headers(text), option = "--gpu-architecture=" + architecture;
+  const std::string option = "--gpu-architecture=" + architecture;
   const char* options[] = {option.c_str(), "--std=c++17"};
   fusewright::cuda::nvrtcProgram program = nullptr;
-  call.nvrtcCreateProgram(&program, source.c_str(), "kernel.cu", 0, nullptr, nullptr);
+  call.nvrtcCreateProgram(&program, source.text.c_str(), "kernel.cu", 0, nullptr, nullptr);
   const int result = call.nvrtcCompileProgram(program, 2, options);
   size_t size = 0;
   call.nvrtcGetProgramLogSize(program, &size);

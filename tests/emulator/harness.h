@@ -48,10 +48,16 @@ class DeviceArray {
 // prelude.h, math.h and cuda_device.h, then the text.
 std::string with_headers(const std::string& text);
 
+// A text that is compiled without the headers of kernels in front.
+struct WholeText {
+  std::string text;
+};
+
 class Program {
  public:
   // Compiles for sm_90a unless told otherwise; a text that fails is a failure of the test.
   explicit Program(const std::string& text, const std::string& architecture = "sm_90a");
+  explicit Program(const WholeText& source, const std::string& architecture = "sm_90a");
   ~Program();
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;

@@ -26,8 +26,7 @@ using namespace fusewright::cuda;
 
 struct fusewright::cuda::CUfunc_st {
   std::string name;
-  const fwemu::Kernel* kernel;
-  const fwemu::Image* image;
+  fwemu::Image* image;
   unsigned shared_limit = 48 << 10;
 };
 
@@ -238,10 +237,10 @@ FWEMU_EXPORT CUresult cuModuleUnload(CUmodule module) {
 }
 
 FWEMU_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
-  const fwemu::Kernel* kernel = fwemu::find_kernel(*module->image, name);
-  if (kernel == nullptr) return explain(CUDA_ERROR_NOT_FOUND, std::string("there is no kernel '") + name + "'");
+  if (!fwemu::has_kernel(*module->image, name))
+    return explain(CUDA_ERROR_NOT_FOUND, std::string("there is no kernel '") + name + "'");
   const std::scoped_lock lock(module->mutex);
-  *function = &module->functions.try_emplace(name, CUfunc_st{name, kernel, module->image.get()}).first->second;
+  *function = &module->functions.try_emplace(name, CUfunc_st{name, module->image.get()}).first->second;
   return CUDA_SUCCESS;
 }
 
@@ -293,14 +292,20 @@ static CUresult start(CUfunction function, const CUlaunchConfig& config, unsigne
   if (parameters == nullptr || extra != nullptr) {
     return explain(invalid_value, "kernel " + function->name + ": the emulator takes its argument from `parameters`");
   }
+  const fwemu::Kernel* kernel = nullptr;
+  try {
+    kernel = fwemu::find_kernel(*function->image, function->name);
+  } catch (const std::exception& error) {
+    return explain(invalid_image, error.what());
+  }
   // An own copy, as the device has: what the caller changes from now on is not seen.
-  const size_t bytes = function->kernel->argument_bytes;
+  const size_t bytes = kernel->argument_bytes;
   const std::unique_ptr<char, void (*)(void*)> arguments(
       static_cast<char*>(std::aligned_alloc(128, (bytes + 127) / 128 * 128)), std::free);
   std::memcpy(arguments.get(), parameters[0], bytes);
   fwemu::LaunchRequest request;
   request.kernel_name = function->name;
-  request.kernel = function->kernel;
+  request.kernel = kernel;
   request.image = function->image;
   request.arguments = arguments.get();
   request.grid = {grid_x, grid_y, grid_z};

@@ -1,18 +1,12 @@
 // NVRTC, as far as runtime/cuda/nvrtc.h asks for it: the system's C++ compiler, with emulator.h in front of the text.
-#include <fcntl.h>
-#include <sys/stat.h>
+// Texts that the project generates are compiled when one of their kernels is first launched (module.h).
+#include "runtime/cuda/nvrtc.h"
 
 #include <cctype>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
-#include <string_view>
 
 #include "emulator/module.h"
-#include "runtime/compiler/build_directory.h"
-#include "runtime/compiler/subprocess.h"
-#include "runtime/cuda/nvrtc.h"
-#include "runtime/posix.h"
 
 using namespace fusewright::cuda;
 
@@ -31,108 +25,18 @@ bool watches_races() {
   return value != nullptr && *value != 0 && *value != '0';
 }
 
-struct FoundKernel {
-  std::string name, bounds;  // what stands between the parentheses of __launch_bounds__
-};
-
-// Every `extern "C" __global__ void` is followed by the name of a kernel, perhaps behind launch bounds.
-std::vector<FoundKernel> find_kernels(const std::string& text) {
-  constexpr std::string_view head = "extern \"C\" __global__ void";  // no static: kernels are compiled until the end
-  std::vector<FoundKernel> kernels;
-  for (size_t at = text.find(head); at != std::string::npos; at = text.find(head, at)) {
-    at += head.size();
-    const auto skip_space = [&] { at = std::min(text.find_first_not_of(" \n\t", at), text.size()); };
-    skip_space();
-    std::string bounds;
-    if (text.compare(at, 17, "__launch_bounds__") == 0) {
-      const size_t open = std::min(text.find('(', at), text.size() - 1) + 1;
-      at = open;
-      for (int depth = 1; at < text.size() && depth != 0; ++at) depth += text[at] == '(' ? 1 : text[at] == ')' ? -1 : 0;
-      bounds = text.substr(open, at - open - 1);
-      skip_space();
-    }
-    size_t end = at;
-    while (end < text.size() && (std::isalnum(static_cast<unsigned char>(text[end])) != 0 || text[end] == '_')) ++end;
-    kernels.push_back({text.substr(at, end - at), bounds});
+nvrtcResult compile(_nvrtcProgram& program, uint64_t architecture, bool fuse) {
+  fwemu::ImageHeader header{};
+  fwemu::Recipe& recipe = header.recipe;
+  program.name.copy(recipe.name, sizeof recipe.name - 1);
+  recipe.architecture = architecture;
+  recipe.fuse = fuse ? 1 : 0;
+  recipe.races = watches_races() ? 1 : 0;
+  std::vector<std::byte> object;
+  if (!fwemu::is_generated(program.source)) {
+    object = fwemu::compile_object(program.source, recipe, program.log);
+    if (object.empty()) return compilation;
   }
-  return kernels;
-}
-
-// FW_EMULATOR and __CUDACC__ choose the branches; the compiler counts lines as NVRTC would.
-std::string full_text(const _nvrtcProgram& program, const std::string& architecture, bool races) {
-  std::string text = "#define FW_EMULATOR 1\n#define __CUDACC__ 1\n#define __CUDACC_RTC__ 1\n";
-  if (races) text += "#define FWEMU_RACES 1\n";
-  text += "#define __CUDA_ARCH__ " + architecture + "0\n" + fwemu::preamble();
-  text += "#line 1 \"" + program.name + "\"\n" + program.source + "\n#line 1 \"trampolines\"\n";
-  const std::string visible = "extern \"C\" __attribute__((visibility(\"default\"))) ";
-  for (const auto& [name, bounds] : find_kernels(program.source)) {
-    text += "static void fwemu_call_" + name + "(const void* p) { fwemu::call_kernel(" + name + ", p); }\n";
-    text += visible + "const fwemu::Kernel fwemu_kernel_" + name + ";\nconst fwemu::Kernel fwemu_kernel_" + name +
-            " = {fwemu_call_" + name + ", fwemu::argument_bytes(" + name + "), " + (races ? "true" : "false") +
-            ", fwemu::bounds(" + bounds + ").threads, fwemu::bounds(" + bounds + ").blocks};\n";
-  }
-  text += visible +
-          "__attribute__((no_sanitize(\"thread\"))) void fwemu_bind(const fwemu::Runtime* runtime) { fwemu::runtime = "
-          "runtime; }\n";
-  return text;
-}
-
-std::vector<std::string> compiler() {
-  for (const char* variable : {"FUSEWRIGHT_CXX", "CXX"}) {
-    if (const char* value = std::getenv(variable); value != nullptr && *value != 0) {
-      std::istringstream stream(value);
-      std::vector<std::string> words;
-      for (std::string word; stream >> word;) words.push_back(word);
-      if (!words.empty() && !fusewright::find_program(words[0]).empty()) return words;
-    }
-  }
-  for (const char* name : {"g++", "c++", "clang++"}) {
-    if (!fusewright::find_program(name).empty()) return {name};
-  }
-  return {};
-}
-
-std::vector<std::byte> read_file(const std::string& path) {
-  const fusewright::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status;
-  if (!file || fstat(file.get(), &status) != 0) throw std::runtime_error("the compiler left no library");
-  std::vector<std::byte> bytes(static_cast<size_t>(status.st_size));
-  if (fusewright::read_all(file.get(), bytes) != 0) throw std::runtime_error("cannot read the compiled library");
-  return bytes;
-}
-
-nvrtcResult compile(_nvrtcProgram& program, const std::string& architecture, bool fuse) {
-  std::vector<std::string> command = compiler();
-  if (command.empty()) throw std::runtime_error("the emulator found no C++ compiler");
-  const fusewright::BuildDirectory directory;
-  const std::string library = directory.file("kernel.so");
-  // -g1: lines for faults. Functions of libm and libgcc are all that kernels may need.
-  for (const char* word : {"-std=c++20", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions",
-                           "-fno-rtti", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing", "-fwrapv",
-                           "-fno-stack-protector", "-w", "-nostdlib"}) {
-    command.push_back(word);
-  }
-#if defined(__x86_64__)
-  // Without it a fused multiply-add is a slow call. Not -march=native: on processors with AVX-512 a switch between
-  // fibers then costs ten times as much.
-  if (__builtin_cpu_supports("fma")) command.push_back("-mfma");
-#endif
-  if (watches_races()) command.push_back("-fsanitize=thread");
-  command.push_back(fuse ? "-ffp-contract=fast" : "-ffp-contract=off");
-  for (const std::string& word : {std::string("-o"), library, std::string("-x"), std::string("c++"), std::string("-"),
-                                  std::string("-Wl,--as-needed"), std::string("-lm"), std::string("-lgcc")}) {
-    command.push_back(word);
-  }
-  fusewright::SubprocessOptions options;
-  options.stdin_text = full_text(program, architecture, watches_races());
-  const fusewright::SubprocessResult result = fusewright::run_subprocess(command, options);
-  program.log = result.output;
-  if (!result.ok()) {
-    if (program.log.empty()) program.log = command[0] + ": " + result.describe();
-    return compilation;
-  }
-  const std::vector<std::byte> object = read_file(library);
-  fwemu::ImageHeader header;
   std::memcpy(header.magic, fwemu::image_magic, sizeof header.magic);
   header.interface = fwemu::interface_number();
   header.object_bytes = object.size();
@@ -216,7 +120,7 @@ FWEMU_EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, co
     if (option == "--fmad=false" || option == "-fmad=false") fuse = false;
   }
   try {
-    return compile(*program, architecture, fuse);
+    return compile(*program, std::stoull(architecture), fuse);
   } catch (const std::exception& error) {
     program->log = error.what();
     return internal;

@@ -21,6 +21,21 @@ TEST(Emulator, CompilersWordsComeBack) {
   EXPECT_NE(program.log().find("kernel.cu:"), std::string::npos) << program.log();
 }
 
+// Texts that the project generates begin so. Most are never launched, and only a launch compiles.
+TEST(Emulator, GeneratedTextsAreCompiledWhenTheyAreLaunched) {
+  const std::string head = "#define FW_VECTOR 1\nstruct Args { int x; };\n";
+  const int argument = 0;
+  const Program broken(WholeText{head + "extern \"C\" __global__ void k(const Args a) { no_such_thing(); }\n"});
+  EXPECT_EQ(broken.log(), "");
+  EXPECT_NE(broken.launch("other", 1, 32, 0, argument), "");
+  const std::string words = broken.launch("k", 1, 32, 0, argument);
+  EXPECT_NE(words.find("no_such_thing"), std::string::npos) << words;
+  EXPECT_NE(words.find("kernel.cu:3"), std::string::npos) << words;
+  const Program right(WholeText{head + "extern \"C\" __global__ void k(const Args a) {}\n"});
+  EXPECT_EQ(right.launch("k", 1, 32, 0, argument), "");
+  EXPECT_EQ(right.launch("k", 2, 32, 0, argument), "");
+}
+
 TEST(Emulator, WrongKernelGridOrSharedMemoryIsAnError) {
   const Program program("struct Args { int x; };\nextern \"C\" __global__ void k(const Args a) {}\n");
   const int argument = 0;

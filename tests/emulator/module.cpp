@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -31,10 +32,9 @@ uint64_t interface_number() {
   return number;
 }
 
-namespace {
-
-// Texts that the project generates begin with their variant; those of the emulator's own tests do not.
 bool is_generated(const std::string& text) { return text.starts_with("#define FW_VECTOR "); }
+
+namespace {
 
 // With FUSEWRIGHT_EMULATOR_TEXTS, every generated text that a process loads is left in that folder, once, under a
 // number of its own and without the headers, which are the same in all of them: tests/nvrtc has the real NVRTC compile
@@ -57,6 +57,13 @@ void keep_text(const std::string& text) {
   std::filesystem::rename(draft, place, none);
 }
 
+void load_object(Image& image) {
+  image.library = std::make_unique<fusewright::CompiledLibrary>(image.object);
+  const auto bind = reinterpret_cast<void (*)(const Runtime*)>(image.library->symbol("fwemu_bind"));
+  if (bind == nullptr) throw std::runtime_error("the image has no fwemu_bind");
+  bind(&Block::runtime);
+}
+
 }  // namespace
 
 std::unique_ptr<Image> load_image(const void* bytes) {
@@ -72,15 +79,26 @@ std::unique_ptr<Image> load_image(const void* bytes) {
   auto image = std::make_unique<Image>();
   image->object.assign(object, object + header.object_bytes);
   image->text.assign(reinterpret_cast<const char*>(object + header.object_bytes), header.text_bytes);
-  image->library = std::make_unique<fusewright::CompiledLibrary>(image->object);
-  const auto bind = reinterpret_cast<void (*)(const Runtime*)>(image->library->symbol("fwemu_bind"));
-  if (bind == nullptr) throw std::runtime_error("the image has no fwemu_bind");
-  bind(&Block::runtime);
+  image->recipe = header.recipe;
+  image->kernels = find_kernels(image->text);
+  if (!image->object.empty()) load_object(*image);
   keep_text(image->text);
   return image;
 }
 
-const Kernel* find_kernel(const Image& image, const std::string& name) {
+bool has_kernel(const Image& image, const std::string& name) {
+  return std::any_of(image.kernels.begin(), image.kernels.end(),
+                     [&](const FoundKernel& kernel) { return kernel.name == name; });
+}
+
+const Kernel* find_kernel(Image& image, const std::string& name) {
+  const std::scoped_lock lock(image.mutex);
+  if (image.library == nullptr) {
+    std::string log;
+    image.object = compile_object(image.text, image.recipe, log);
+    if (image.object.empty()) throw std::runtime_error("the emulator cannot compile the text:\n" + log);
+    load_object(image);
+  }
   return static_cast<const Kernel*>(image.library->symbol(("fwemu_kernel_" + name).c_str()));
 }
 
