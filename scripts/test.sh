@@ -95,17 +95,17 @@ nvrtc_texts() {
 }
 
 part lint 60 'lint:' scripts/lint.sh
-part ctest 720 'tests passed|SKIPPED|No tests' quickly cpp_tests -E "$optimised_cpp"
+part ctest 480 'tests passed|SKIPPED|No tests' quickly cpp_tests -E "$optimised_cpp"
 part ctest-O3 60 'tests passed|SKIPPED|No tests' cpp_tests -R "$optimised_cpp"
 passed='(passed|failed|error|no tests ran|SKIPPED).*'
 if [ -n "${PYTEST_ARGS:-}" ]; then
-  part pytest 2400 "$passed" python_tests
+  part pytest 2000 "$passed" python_tests
 else
   .venv/bin/python scripts/setup.py --browser >"$logs/browser.log" 2>&1
   part pytest-O3 540 "$passed" python_tests "${optimised_python[@]}"
-  part pytest 2400 "$passed" quickly python_tests "${optimised_python[@]/#/--ignore=}"
+  part pytest 2000 "$passed" quickly python_tests "${optimised_python[@]/#/--ignore=}"
 fi
-part nvrtc 900 'nvrtc:' nvrtc_texts
+part nvrtc 600 'nvrtc:' nvrtc_texts
 # Not every machine can have a browser, so that this is no failure anywhere; but it is said.
 [ -n "${PYTEST_ARGS:-}" ] || summary+=("$(printf '%-8s %s' browser "$(browser_line)")")
 
