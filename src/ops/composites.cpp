@@ -220,6 +220,20 @@ Expr position_of(const Context& c, Op extreme) {
 Expr argmax(const Context& c) { return position_of(c, Op::amax); }
 Expr argmin(const Context& c) { return position_of(c, Op::amin); }
 
+// One pass over the row, without an indirect read. A row whose index names nothing is NaN, and so is its gradient.
+Expr pick(const Context& c) {
+  const Expr x = c.x(), index = c.args[1];
+  const auto dim = static_cast<size_t>(c.node.integer("dim"));
+  Shape line(x.shape().size(), Size(1));
+  line[dim] = x.shape()[dim];
+  const Expr position = Expr{&c.b, c.b.iota(line[dim])}.reshape(line);
+  const Expr size = {&c.b, c.b.extent(line[dim], DType::i64)};
+  const Expr exists = apply(Op::logical_and, index >= 0, index < size);
+  const Expr taken = apply(Op::logical_or, apply(Op::eq, position, index), apply(Op::logical_not, exists));
+  const Expr found = select(taken, x, x.constant(0)).sum({static_cast<int64_t>(dim)}, true);
+  return found * select(exists, x.constant(1), x.constant(NAN));
+}
+
 // The maximum only shifts: it takes no part in the derivative. An infinite one must not shift (inf - inf).
 Expr shift_of(Expr x, const Ints& dims) {
   Expr top = apply(Op::stop_gradient, x.amax(dims, true));

@@ -367,6 +367,18 @@ Type infer_composite(Inference& in) {
       in.check(dim >= -in.rank(0) && dim < std::max(in.rank(0), 1), "dimension ", dim, " is out of range");
       return with(in.shape(0));
     }
+    case Op::pick: {
+      int64_t dim = node.integer("dim");
+      in.check(dim >= -in.rank(0) && dim < in.rank(0), "dimension ", dim, " is out of range");
+      if (dim < 0) dim += in.rank(0);
+      in.attrs["dim"] = dim;
+      in.check(is_float(in.dtype(0)), "takes a floating type");
+      in.check(in.dtype(1) == DType::i64 && in.rank(1) == in.rank(0), "takes an index of i64 and of the same rank");
+      Shape shape = in.shape(0);
+      shape[static_cast<size_t>(dim)] = 1;
+      for (size_t d = 0; d < shape.size(); ++d) in.builder.unify(in.shape(1)[d], shape[d], in.what());
+      return with(shape);
+    }
     case Op::cat: {
       int64_t dim = node.integer("dim");
       in.check(dim >= -in.rank(0) && dim < in.rank(0), "dimension ", dim, " is out of range");

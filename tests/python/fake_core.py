@@ -331,6 +331,13 @@ def _evaluate(name, v, a, symbols):
     if name in ("argmax", "argmin"):
         assert len(a["dims"]) == 1
         return getattr(torch, name)(v[0], a["dims"][0], bool(a["keepdim"]))
+    if name == "pick":
+        x, index, dim = v[0], v[1], a["dim"]
+        exists = (index >= 0) & (index < x.shape[dim])
+        found = x.gather(
+            dim, torch.where(exists, index, 0).expand([1 if d == dim else n for d, n in enumerate(x.shape)])
+        )
+        return found * torch.where(exists, 1.0, torch.nan).to(x.dtype)
     if name in ("softmax", "log_softmax"):
         return getattr(torch, name)(v[0], a["dim"])
     if name in ("batch_norm", "batch_norm_inference"):

@@ -150,6 +150,7 @@ OTHERS = {
     "reshape": (lambda x: (x * 2).reshape(11, -1).softmax(1), matrix(31, 33)),
     "permute": (lambda x: (x * 2).t().softmax(1) + 1, matrix(31, 33)),
     "shift": (lambda x: ((x * 2)[:, 3:29] + 1).exp(), matrix(31, 33)),
+    "pick": (lambda x: F.nll_loss(x * 2, x.argmin(1)), matrix(31, 33)),
     "cat": (lambda x, y, z: torch.tanh(torch.cat([x * 2, y, z.exp()], 1)), three(5, 33, 2)),
     "expand": (lambda x: x.sum(1, keepdim=True).expand(31, 33) * x, matrix(31, 33)),
     "mean": (lambda x: x.mean(0), anything),

@@ -167,6 +167,8 @@ inline const std::vector<Sample>& samples() {
        "graph(%x: f64[n, c]) { %i = argmax(%x) {dims = (1), keepdim = 0} %y = cast(%i) {dtype = f64} return %y }"},
       {"argmin",
        "graph(%x: f64[n, c]) { %i = argmin(%x) {dims = (0), keepdim = 1} %y = cast(%i) {dtype = f64} return %y }"},
+      {"pick",
+       "graph(%x: f64[n, c]) { %i = argmax(%x) {dims = (1), keepdim = 1} %y = pick(%x, %i) {dim = 1} return %y }"},
       {"logsumexp", unary("logsumexp", "{dims = (1), keepdim = 0}")},
       {"softmax", unary("softmax", "{dim = 1}")},
       {"cat",

@@ -8,11 +8,13 @@ from typing import NamedTuple
 
 import torch
 from torch import fx
+from torch._C import _len_torch_dispatch_stack
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from .. import _core, devices, reasons
 from ..errors import Decline
 from ..stats import count_fallback
-from .importer import Imported, RegionImporter
+from .importer import Imported, Indices, RegionImporter
 from .normalize import Normalized, is_marker, is_statistic
 from .operators import TABLE
 from .partition import Partition
@@ -323,8 +325,12 @@ def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable
             on_unavailable(region, reasons.SLOWER, f"inputs of about [{shapes}]")
         return as_pytorch(tensors, scalars, reason)
 
+    indices = _indices_of_inputs(region)
+
     def fused_region(tensors, scalars):
         nonlocal given_up
+        if indices and not _all_exist(indices, tensors):
+            return as_pytorch(tensors, scalars, reasons.REJECTED)  # which raises eager's exception
         if numbers_on_cpu and _want_gradients(scalars):
             on_unavailable(region, reasons.DEVICE, "a number on the CPU whose gradient is wanted")
             return as_pytorch(tensors, scalars, reasons.DEVICE)
@@ -352,6 +358,38 @@ def _runner(region: Region, on_unavailable: Callable, contest: bool) -> Callable
     fused_region.region = keep_alive
     fused_region.updates = bool(updates)
     return fused_region
+
+
+def _indices_of_inputs(region: Region) -> list[tuple[int, Indices]]:
+    """The region's inputs on the CPU that hold indices, or that indices are views of. Kernels give NaN for an index
+    that does not exist; eager raises an exception there, and stops the device on a GPU."""
+    imported = region.imported
+    if imported.device.type != "cpu":
+        return []
+    places = {node: place for place, node in enumerate(imported.inputs)}
+    found = []
+    for indices in imported.indices:
+        node = indices.node
+        while node not in places and node in region.plain.passive:
+            node = node.args[0]
+        if node in places:
+            found.append((places[node], indices))
+    return found
+
+
+def _all_exist(indices: list[tuple[int, Indices]], tensors: list) -> bool:
+    """Not asked of tensors that have no elements to look at."""
+    for place, (_, size, ignored) in indices:
+        x = tensors[place]
+        traced = type(x) is not torch.Tensor or is_functorch_wrapped_tensor(x) or _len_torch_dispatch_stack()
+        if traced or not x.numel():
+            continue
+        low, high = torch.aminmax(x)
+        if low < 0 or high >= size:
+            missing = ((x < 0) | (x >= size)) & (x != ignored)
+            if missing.any():
+                return False
+    return True
 
 
 def _with_numbers(run: Callable) -> Callable:

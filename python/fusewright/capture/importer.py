@@ -44,6 +44,14 @@ class Dynamic(NamedTuple):
     number: object  # SymInt, SymFloat, or a tensor without dimensions on the CPU
 
 
+class Indices(NamedTuple):
+    """A tensor of indices into a dimension, which eager checks on the CPU."""
+
+    node: fx.Node
+    size: int
+    ignored: int  # an index that names nothing
+
+
 class Imported(NamedTuple):
     """A region as the core has it, and what its call passes and returns."""
 
@@ -55,6 +63,7 @@ class Imported(NamedTuple):
     updates: list[tuple[int, int]]  # (output, input): the last outputs, each of which replaces an input
     differentiable: list[bool]  # a flag for each output
     origins: dict[fx.Node, int]  # the number under which the core knows an operator
+    indices: list[Indices]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -248,6 +257,13 @@ class Context:
         permuted = self.node.target(marks, **arguments)
         return [size - 2 for size in permuted.shape]
 
+    def check_indices(self, argument: str, size, ignored: int) -> None:
+        """Has the indices that the node is given under this name checked in each call, as eager does on the CPU. A
+        size that changes is not checked."""
+        number = size.node.maybe_as_int() if isinstance(size, torch.SymInt) else size
+        if number is not None:
+            self._importer.indices.append(Indices(bound_arguments(self.node)[argument], number, ignored))
+
     def mark_not_differentiable(self, operand: Operand) -> None:
         self._importer.not_differentiable.add(operand.value)
 
@@ -262,6 +278,7 @@ class RegionImporter:
         self.scalars: list[fx.Node] = []
         self.not_differentiable: set[int] = set()
         self.origins: dict[fx.Node, int] = {}
+        self.indices: list[Indices] = []
         self._values: dict[fx.Node, object] = {}
         self._scalar_values: dict[tuple[fx.Node, torch.dtype], int] = {}
         self._bound_symbols: set[str] = set()
@@ -395,7 +412,15 @@ class RegionImporter:
         replaced = [(p, self.inputs.index(buffer)) for p, buffer in enumerate(into.values()) if buffer is not None]
         graph = self.builder.finish()
         return Imported(
-            graph, self.inputs, self.scalars, list(into), self.device, replaced, differentiable, self.origins
+            graph,
+            self.inputs,
+            self.scalars,
+            list(into),
+            self.device,
+            replaced,
+            differentiable,
+            self.origins,
+            self.indices,
         )
 
     def first_with_unbound_size(self, members: list[fx.Node]) -> fx.Node:

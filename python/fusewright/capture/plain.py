@@ -42,6 +42,10 @@ class Plain:
         self._members, self._normal, self._plan = members, normal, plan
         self._state: autocast.State = plan.states[members[0]]  # of all: no region crosses a marker
 
+    @property
+    def passive(self) -> set[fx.Node]:
+        return self._plan.passive
+
     @functools.cached_property
     def whole(self) -> fx.GraphModule:
         """All outputs of tensors and scalars, those that replace inputs last."""

@@ -14,7 +14,7 @@ Role of a row:
            stays eager's
 """
 
-from . import contractions, movement, norms, pointwise, reductions, windows  # noqa: F401  they fill the table
+from . import contractions, losses, movement, norms, pointwise, reductions, windows  # noqa: F401  they fill the table
 from .contractions import PRODUCTS
 from .table import CAST, COMPUTE, FREE_VIEWS, HEAVY, PASSIVE, TABLE, Row
 

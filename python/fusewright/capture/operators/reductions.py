@@ -1,4 +1,4 @@
-"""Rows of reductions over dimensions, softmax and losses."""
+"""Rows of reductions over dimensions, and softmax."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import torch
 
 from ... import reasons
-from .pointwise import floating_result
 from .table import imports
 
 
@@ -18,7 +17,7 @@ def _axes(self, dim) -> list[int]:
     return sorted(axis % self.rank if self.rank else 0 for axis in axes)
 
 
-def _reduce(c, name, self, dim, keepdim, **attributes):
+def reduce_dims(c, name, self, dim, keepdim, **attributes):
     if self.rank == 0:  # a reduction of a number over nothing, or over its "dimension" 0
         self = c.op("reshape", [self], sizes=[1])
         dim, keepdim = [0], False
@@ -27,27 +26,27 @@ def _reduce(c, name, self, dim, keepdim, **attributes):
 
 @imports("sum.dim_IntList", "mean.dim", "prod.dim_int")
 def _sum_dim(c, self, dim, keepdim):
-    return _reduce(c, c.row.name, c.cast(self, c.result_dtype), dim, keepdim)
+    return reduce_dims(c, c.row.name, c.cast(self, c.result_dtype), dim, keepdim)
 
 
 @imports("sum", "mean", "prod")
 def _sum_all(c, self):
-    return _reduce(c, c.row.name, c.cast(self, c.result_dtype), None, False)
+    return reduce_dims(c, c.row.name, c.cast(self, c.result_dtype), None, False)
 
 
 @imports("amax", "amin")
 def _amax(c, self, dim, keepdim):
-    return _reduce(c, c.row.name, _ordered(c, self), dim, keepdim, tie=0)
+    return reduce_dims(c, c.row.name, _ordered(c, self), dim, keepdim, tie=0)
 
 
 @imports("max", name="amax")
 def _max_all(c, self):
-    return _reduce(c, "amax", _ordered(c, self), None, False, tie=0)
+    return reduce_dims(c, "amax", _ordered(c, self), None, False, tie=0)
 
 
 @imports("min", name="amin")
 def _min_all(c, self):
-    return _reduce(c, "amin", _ordered(c, self), None, False, tie=0)
+    return reduce_dims(c, "amin", _ordered(c, self), None, False, tie=0)
 
 
 @imports("max.dim", name="max")
@@ -62,7 +61,7 @@ def _min_dim(c, self, dim, keepdim):
 
 def _with_index(c, value, index, self, dim, keepdim):
     x = _ordered(c, self)
-    return (lambda: _reduce(c, value, x, dim, keepdim, tie=1), lambda: _reduce(c, index, x, dim, keepdim))
+    return (lambda: reduce_dims(c, value, x, dim, keepdim, tie=1), lambda: reduce_dims(c, index, x, dim, keepdim))
 
 
 def _ordered(c, self):
@@ -78,7 +77,7 @@ def _argmax(c, self, dim, keepdim):
         if keepdim:
             c.decline(reasons.UNSUPPORTED_ATTRIBUTE, "keepdim without dim")
         x = c.op("reshape", [x], sizes=[c.size(math.prod(x.sizes))])
-    return _reduce(c, c.row.name, x, 0 if dim is None else dim, keepdim)
+    return reduce_dims(c, c.row.name, x, 0 if dim is None else dim, keepdim)
 
 
 @imports("var.correction", "std.correction")
@@ -100,7 +99,7 @@ def _var_or_std(c, self, dim, correction, keepdim):
     if not self.dtype.is_floating_point:
         c.decline(reasons.UNSUPPORTED_DTYPE, "variance of complex numbers")
     name = "stddev" if "std" in str(c.node.target) else "var"
-    return _reduce(c, name, self, dim, keepdim, correction=c.number(correction))
+    return reduce_dims(c, name, self, dim, keepdim, correction=c.number(correction))
 
 
 @imports("var_mean.correction", "std_mean.correction", name="var_mean")
@@ -121,13 +120,13 @@ def _var_mean_all(c, self, unbiased):
 def _var_mean(c, self, dim, correction, keepdim):
     return (
         lambda: _var_or_std(c, self, dim, correction, keepdim),
-        lambda: _reduce(c, "mean", self, dim, keepdim),
+        lambda: reduce_dims(c, "mean", self, dim, keepdim),
     )
 
 
 @imports("logsumexp")
 def _logsumexp(c, self, dim, keepdim):
-    return _reduce(c, "logsumexp", c.cast(self, c.result_dtype), dim, keepdim)
+    return reduce_dims(c, "logsumexp", c.cast(self, c.result_dtype), dim, keepdim)
 
 
 @imports("linalg_vector_norm", name="vector_norm")
@@ -136,7 +135,7 @@ def _vector_norm(c, self, ord, dim, keepdim):
     order = c.number(ord)
     if order not in (1, 2):
         c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"a norm of order {order}")
-    return _reduce(c, "vector_norm", x, dim, keepdim, order=int(order))
+    return reduce_dims(c, "vector_norm", x, dim, keepdim, order=int(order))
 
 
 @imports("softmax.int", "log_softmax.int", "_softmax", "_log_softmax")
@@ -144,21 +143,3 @@ def _softmax(c, self, dim):
     if self.rank == 0:
         c.decline(reasons.UNSUPPORTED_ATTRIBUTE, "softmax of a number")
     return c.op(c.row.name, [c.cast(self, c.result_dtype)], dim=dim % self.rank)
-
-
-def _loss(c, self, target, reduction, term):
-    dtype = floating_result(c)
-    loss = term(c.op("sub", [c.cast(self, dtype), c.cast(target, dtype)]))
-    if reduction == 0:
-        return loss
-    return _reduce(c, {1: "mean", 2: "sum"}[reduction], loss, None, False)
-
-
-@imports("mse_loss")
-def _mse_loss(c, self, target, reduction):
-    return _loss(c, self, target, reduction, lambda difference: c.op("square", [difference]))
-
-
-@imports("l1_loss")
-def _l1_loss(c, self, target, reduction):
-    return _loss(c, self, target, reduction, lambda difference: c.op("abs", [difference]))
