@@ -267,6 +267,12 @@ REDUCTIONS = {
     "norm1": lambda x: x.norm(1, dim=(2, 3)),
     "mse_loss": lambda x: F.mse_loss(x, x * x),
     "l1_loss": lambda x: F.l1_loss(x, x * x + 1, reduction="sum"),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, x * x),
+    "huber_loss": lambda x: F.huber_loss(x, x * x),
+    "bce_with_logits": lambda x: F.binary_cross_entropy_with_logits(x, x * x),
+    "kl_div": lambda x: F.kl_div(x, x * x, reduction="sum"),
+    "nll_loss": lambda x: F.nll_loss(x, x.argmin(1)),
+    "cross_entropy": lambda x: F.cross_entropy(x, x.argmin(1)),
     "mse_none": lambda x: F.mse_loss(x, 2 * x, reduction="none"),
 }
 
@@ -439,13 +445,35 @@ MOVEMENT = {
     "pad_by_less": lambda x: F.pad(x * 2, (-3, -2)).cos(),
     "pad_then_pool": lambda x: F.max_pool2d(F.pad(x.exp(), (0, 1, 0, 1)), 2) * 2,
     "rolled": lambda x: torch.cat([(x * 2)[..., 3:], (x * 2)[..., :3]], -1).exp(),
+    "slice_by_steps": lambda x: (x * 2)[..., ::2].exp() + (x * 2)[..., 1::2].tanh(),
+    "slice_by_steps_that_end_early": lambda x: (x * 2)[:, 1:5:3, ::2, 7::4].exp(),
+    "slice_by_steps_beyond": lambda x: (x * 2)[:, 4::50].exp(),
+    "patches": lambda x: torch.cat([(x * 2)[:, :, i:8:2, j::2] for i in (0, 1) for j in (0, 1)], 1).exp(),
+    "roll": lambda x: torch.roll(x * 2, (-3, 2), (2, 3)).exp() + torch.roll(x.exp(), 5, 1),
+    "roll_by_nothing": lambda x: torch.roll(x * 2, (9, -8), (2, -1)).exp(),
+    "roll_of_all": lambda x: torch.roll(x * 2, 7).exp(),
+    "repeat": lambda x: (x * 2).repeat(1, 3, 1, 2).exp(),
+    "repeat_in_front": lambda x: (x * 2).sum((2, 3)).repeat(3, 1, 2).exp(),
+    "repeat_once": lambda x: (x * 2).repeat(1, 1, 1, 1).exp(),
+    "tile": lambda x: torch.tile(x * 2, (2, 3)).exp(),
+    "repeat_interleave": lambda x: torch.repeat_interleave(x * 2, 3, 1).exp(),
+    "repeat_interleave_all": lambda x: torch.repeat_interleave(x * 2, 3).exp(),
+    "upsample_nearest": lambda x: F.interpolate(x * 2, scale_factor=2.0).exp(),
+    "upsample_nearest_to_a_size": lambda x: F.interpolate(x * 2, size=(27, 40)).exp(),
+    "upsample_nearest_1d": lambda x: F.interpolate((x * 2).flatten(2), scale_factor=3).exp(),
+    "upsample_nearest_3d": lambda x: F.interpolate((x * 2)[:, None], scale_factor=(1, 2, 3)).exp(),
+    "pixel_shuffle": lambda x: F.pixel_shuffle((x * 2)[:, :4], 2).exp(),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle((x * 2)[:, :, :8], 2).exp(),
+    "channel_shuffle": lambda x: F.channel_shuffle(x * 2, 3).exp(),
     "halves": lambda x: torch.cat([-(x * 2)[..., 4:], (x * 2)[..., :4]], -1) * x,
 }
 
 
 @pytest.mark.parametrize("name", MOVEMENT)
 def test_movement_inside_a_region(name):
-    check(MOVEMENT[name], image(), layouts=["contiguous", "channels_last"])
+    # PyTorch's fake kernels do not know which strides these two keep (docs/capture.md).
+    strides = name not in ("roll", "channel_shuffle")
+    check(MOVEMENT[name], image(), layouts=["contiguous", "channels_last"], strides=strides)
 
 
 @pytest.mark.parametrize("shape", [(5, 0), (0, 5)], ids=str)
@@ -456,6 +484,27 @@ def test_sums_over_rows_and_over_all_of_nothing(shape):
     fusewright.reset_stats()
     torch.testing.assert_close(fusewright.optimize(f)(x), f(x))
     assert fusewright.stats()["region_calls"] == 1
+
+
+PYTORCHS = {
+    "upsample_nearest_by_a_fraction": lambda x: F.interpolate((x * 2).exp(), scale_factor=1.5) * 2,
+    "upsample_nearest_to_fewer": lambda x: F.interpolate((x * 2).exp(), size=(3, 4)) * 2,
+    "upsample_nearest_by_more_than_it_becomes": lambda x: F.interpolate((x * 2).exp(), scale_factor=2.1) * 2,
+    "repeat_never": lambda x: (x * 2).exp().repeat(1, 0, 1, 1) * 2,
+}
+
+
+@pytest.mark.parametrize("name", PYTORCHS)
+def test_movement_that_stays_pytorchs(name):
+    check(PYTORCHS[name], image(), fused=False, layouts=["contiguous"])
+
+
+def test_upsampling_takes_the_elements_that_pytorch_takes():
+    """1 / factor is no float32: the product with a position may fall below a whole number."""
+    for factor in (2, 3, 5, 7, 41, 47, 49, 55, 61, 97):
+        f = lambda x, k=factor: F.interpolate(x.exp(), scale_factor=float(k)) * 2  # noqa: E731
+        x = torch.randn(1, 1, 100)
+        torch.testing.assert_close(fusewright.optimize(f)(x), f(x))
 
 
 DTYPES = [

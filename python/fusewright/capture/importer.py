@@ -145,6 +145,11 @@ class Context:
         return self._result.dtype
 
     @property
+    def result_sizes(self) -> tuple:
+        """The sizes that eager gives the result: int or SymInt."""
+        return tuple(self._result.shape)
+
+    @property
     def device(self) -> torch.device:
         return self._importer.device
 

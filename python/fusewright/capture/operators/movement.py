@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import torch
+
 from ... import reasons
 from .table import HEAVY, PASSIVE, imports
+
+# As many as a tensor of the core has.
+MOST_DIMENSIONS = 8
 
 
 def _reshape(c, self):
@@ -46,9 +53,19 @@ def _at(c, self, dim: int, index: int):
 def _slice(c, self, dim, start, end, step):
     size = c.position(self.sizes[dim])
     start, end, step = slice(*(None if n is None else c.position(n) for n in (start, end, step))).indices(size)
-    if step != 1:
-        c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"step={step}")
-    return _part(c, self, dim, start, max(end - start, 0))
+    count = len(range(start, end, step))
+    part = _part(c, self, dim, start, count * step)
+    return part if step == 1 else _every(c, part, dim, step)
+
+
+def _every(c, self, dim: int, step: int):
+    """The first of each `step` neighbours: a dimension of those is split off."""
+    dim %= self.rank
+    sizes = c.sizes(self)
+    count = c.position(self.sizes[dim]) // step
+    split = c.op("reshape", [self], sizes=[*sizes[:dim], count, step, *sizes[dim + 1 :]])
+    first = _part(c, split, dim + 1, 0, 1)
+    return c.op("reshape", [first], sizes=[*sizes[:dim], count, *sizes[dim + 1 :]])
 
 
 @imports("narrow", role=PASSIVE)
@@ -120,6 +137,106 @@ def _pad(c, self, pad, mode, value):
             dim = self.rank - 1 - n
             starts[dim], sizes[dim] = -before, c.position(self.sizes[dim]) + before + after
     return c.op("shift", [self], start=starts, sizes=sizes)
+
+
+@imports("roll", role=HEAVY)
+def _roll(c, self, shifts, dims):
+    shifts, dims = ([n] if isinstance(n, int) else n for n in (shifts, dims))
+    whole = not dims
+    x = c.op("reshape", [self], sizes=[c.size(math.prod(self.sizes))]) if whole else self
+    for shift, dim in zip(shifts, dims or [0], strict=True):
+        size = c.position(x.sizes[dim])
+        first = c.position(shift) % size if size else 0
+        if first:
+            x = c.op(
+                "cat", [_part(c, x, dim, size - first, first), _part(c, x, dim, 0, size - first)], dim=dim % x.rank
+            )
+    return c.reshape_to_result(x) if whole else x
+
+
+def _repeated(c, self, outer: list[int], inner: list[int]):
+    """Along each dimension: all elements `outer` times, each of them `inner` times in turn."""
+    split, repeated = [], []
+    for size, before, after in zip(c.sizes(self), outer, inner, strict=True):
+        split += [1] * (before > 1) + [size] + [1] * (after > 1)
+        repeated += [before] * (before > 1) + [size] + [after] * (after > 1)
+    if split == repeated:
+        return c.reshape_to_result(self)
+    if any(count == 0 for count in outer + inner) or len(split) > MOST_DIMENSIONS:
+        c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"repeated {outer} and {inner} times")
+    x = c.op("reshape", [self], sizes=split)
+    return c.reshape_to_result(c.op("expand", [x], sizes=repeated))
+
+
+@imports("repeat", role=HEAVY)
+def _repeat(c, self, repeats):
+    return _repeat_all(c, self, repeats)
+
+
+@imports("tile", role=HEAVY)
+def _tile(c, self, dims):
+    return _repeat_all(c, self, [*[1] * (self.rank - len(dims)), *dims])
+
+
+def _repeat_all(c, self, repeats):
+    more = len(repeats) - self.rank
+    x = c.op("reshape", [self], sizes=[*[1] * more, *c.sizes(self)]) if more else self
+    return _repeated(c, x, [c.position(n) for n in repeats], [1] * len(repeats))
+
+
+@imports("repeat_interleave.self_int", name="repeat_interleave", role=HEAVY)
+def _repeat_interleave(c, self, repeats, dim):
+    x = c.op("reshape", [self], sizes=[c.size(math.prod(self.sizes))]) if dim is None else self
+    inner = [1] * x.rank
+    inner[dim or 0] = c.position(repeats)
+    return _repeated(c, x, [1] * x.rank, inner)
+
+
+@imports(
+    "upsample_nearest1d.vec", "upsample_nearest2d.vec", "upsample_nearest3d.vec", name="upsample_nearest", role=HEAVY
+)
+def _upsample_nearest(c, input, output_size, scale_factors):
+    """By whole numbers: each element is repeated. Other factors, and those with which PyTorch's float32 takes another
+    element, are PyTorch's."""
+    inner = [1, 1]
+    for place, size in enumerate(input.sizes[2:]):
+        size, wanted = c.position(size), c.position(c.result_sizes[2 + place])
+        factor = wanted // size if size else 0
+        given = scale_factors is None or scale_factors[place] == factor
+        if not factor or wanted != factor * size or not given or not _repeats_exactly(wanted, factor):
+            c.decline(reasons.UNSUPPORTED_ATTRIBUTE, f"{size} elements become {wanted}")
+        inner.append(factor)
+    return _repeated(c, input, [1] * input.rank, inner)
+
+
+def _repeats_exactly(size: int, factor: int) -> bool:
+    positions = torch.arange(size, device="cpu")
+    scale = torch.tensor(1.0 / factor, dtype=torch.float32, device="cpu")
+    return torch.equal((positions.float() * scale).floor().long(), positions // factor)
+
+
+@imports("pixel_shuffle", role=HEAVY)
+def _pixel_shuffle(c, self, upscale_factor):
+    *batch, channels, height, width = c.sizes(self)
+    r, n = upscale_factor, len(batch)
+    x = c.op("reshape", [self], sizes=[*batch, c.position(self.sizes[-3]) // (r * r), r, r, height, width])
+    return c.reshape_to_result(c.op("permute", [x], dims=[*range(n), n, n + 3, n + 1, n + 4, n + 2]))
+
+
+@imports("pixel_unshuffle", role=HEAVY)
+def _pixel_unshuffle(c, self, downscale_factor):
+    *batch, channels, _, _ = c.sizes(self)
+    r, n = downscale_factor, len(batch)
+    height, width = (c.position(size) // r for size in self.sizes[-2:])
+    x = c.op("reshape", [self], sizes=[*batch, channels, height, r, width, r])
+    return c.reshape_to_result(c.op("permute", [x], dims=[*range(n), n, n + 2, n + 4, n + 1, n + 3]))
+
+
+@imports("channel_shuffle", "native_channel_shuffle", name="channel_shuffle", role=HEAVY)
+def _channel_shuffle(c, self, groups):
+    batch, channels, *space = c.sizes(self)
+    x = c.op("reshape", [self], sizes=[batch, groups, c.position(self.sizes[1]) // groups, *space])
+    return c.reshape_to_result(c.op("permute", [x], dims=[0, 2, 1, *range(3, 3 + len(space))]))
 
 
 @imports("detach", name="detach", role=PASSIVE)
