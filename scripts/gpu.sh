@@ -34,7 +34,7 @@ PY
 # One process a part, several at a time: a fault on the device ends a process, and compiling uses the cores.
 tests() {
   local -A parts=([models]=test_models.py [table]=test_table.py [numbers]=test_numbers.py [tuning]=test_tuning.py
-    [emit]=test_emit.py [bench]=test_bench.py [orders]=test_orders.py [products]=test_products.py
+    [emit]=test_emit.py [bench]=test_bench.py [orders]=test_orders.py [products]=test_products.py [convolutions]=test_convolutions.py
     [cuda]="test_cuda.py -m not(big)" [big]="test_cuda.py -m big")
   local name status=0 pids=()
   mkdir -p "$work/tests"

@@ -39,6 +39,8 @@ class Host {
   virtual void* stream() { return nullptr; }
   // Matrix products of float32 must have float32's accuracy: the user did not allow less.
   virtual bool exact_matrix_products() const { return true; }
+  // Convolutions of float32 may have TF32's accuracy.
+  virtual bool allows_tf32_convolutions() const { return false; }
   // Asks for results that do not depend on timing: the same on every run, whatever was measured.
   virtual bool deterministic() const { return false; }
   // `to` has memory and the sizes of `from`; both may have any strides.

@@ -45,7 +45,7 @@ class LibraryCall:
     operator: str
     phase: str
     shapes: object
-    schedule: str = "library"  # or `matrix_product`: kernels of our own where they are faster
+    schedule: str = "library"  # or `matrix_product`, `convolution`: kernels of our own where they are faster
     region: str = ""
     step: int = 0
     operations: int = 0  # two for each product
@@ -60,7 +60,8 @@ class LibraryCall:
 
     @property
     def computed_by(self) -> str:
-        return self.operator if self.schedule == "library" else f"{self.operator}, or fw_matmul where that is faster"
+        own = {"matrix_product": "fw_matmul", "convolution": "fw_conv"}.get(self.schedule)
+        return self.operator if own is None else f"{self.operator}, or {own} where that is faster"
 
     @property
     def bytes_read(self) -> int:

@@ -36,7 +36,8 @@ def stats() -> dict[str, int | dict[str, int]]:
     fused region. `kernels_compiled`: kernels built by the compiler; `cache_hits`: kernels found on disk;
     `memory_hits`: kernels already loaded. `kernels_tuned`: timings on a GPU, of a kernel's launches or of a
     region against eager, once for sizes of a kind. `matrix_products`: products of float32 that our own kernels
-    computed, those of the tuner among them. `fallback_calls`: calls that ran without any fused region although
+    computed, those of the tuner among them; `convolutions`: the same of convolutions and their gradients.
+    `fallback_calls`: calls that ran without any fused region although
     the model is optimised; `fallback_reasons`: the same by reason, a name from `fusewright.reasons`. A model that an
     outer torch.compile took counts once for each capture, a method that calls parts of it once for each part.
     `second_derivatives`:

@@ -2,6 +2,8 @@
 
 #include "base/log.h"
 #include "runtime/cache/sha256.h"
+#include "runtime/contraction/contest.h"
+#include "runtime/contraction/convolution_kernels.h"
 #include "runtime/contraction/product_kernels.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/tuner.h"
@@ -21,7 +23,10 @@ std::string Contest::key(uint64_t bucket, int gpu) const {
   return Sha256()
       .update_field("region against eager 5")
       .update_field(cuda::key_of(ProductKernels::source(), device.architecture))
-      .update_field(wanted_matrix_product())
+      .update_field(
+          cuda::key_of(ConvolutionKernels::source(DType::f32, ConvolutionKernels::result, 0), device.architecture))
+      .update_field(std::to_string(static_cast<int>(wanted_variant(product_variable))))
+      .update_field(std::to_string(static_cast<int>(wanted_variant(convolution_variable))))
       .update_field(cuda::key_of(print(graph_), device.architecture))
       .update_field(device.name)
       .update_field(std::to_string(device.multiprocessors))

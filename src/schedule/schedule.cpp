@@ -1,6 +1,7 @@
 #include "schedule/schedule.h"
 
 #include "ir/error.h"
+#include "schedule/convolution.h"
 #include "schedule/library.h"
 #include "schedule/matrix_product.h"
 #include "schedule/walk.h"
@@ -13,8 +14,8 @@ const Schedule& library_schedule() {
 }
 
 std::vector<const Schedule*>& schedules() {
-  static std::vector<const Schedule*> all = {&matrix_product_schedule(), &library_schedule(), &pointwise_schedule(),
-                                             &row_schedule(), &column_schedule()};
+  static std::vector<const Schedule*> all = {&matrix_product_schedule(), &convolution_schedule(), &library_schedule(),
+                                             &pointwise_schedule(),      &row_schedule(),         &column_schedule()};
   return all;
 }
 

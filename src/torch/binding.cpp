@@ -12,6 +12,8 @@
 #include "runtime/cache/disk_cache.h"
 #include "runtime/compiler/background.h"
 #include "runtime/compiler/native_compiler.h"
+#include "runtime/contraction/contest.h"
+#include "runtime/contraction/convolution_kernels.h"
 #include "runtime/contraction/product_kernels.h"
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/cuda_launch.h"
@@ -530,6 +532,7 @@ PYBIND11_MODULE(_core, m) {
     result["region_calls"] = region_calls();
     result["kernels_tuned"] = Tuner::instance().kernels_timed();
     result["matrix_products"] = ProductKernels::instance().products();
+    result["convolutions"] = ConvolutionKernels::instance().convolutions();
     return result;
   });
   m.def("set_key_salt", [](const std::string& salt) {
@@ -547,8 +550,8 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "multiplies_float32",
       [](int device) {
-        return wanted_matrix_product() != "library" && !allows_tf32_products() && cuda::available() &&
-               ProductKernels::serves(cuda::device(device).architecture);
+        return wanted_variant(product_variable) != WantedVariant::library && !allows_tf32_products() &&
+               cuda::available() && ProductKernels::serves(cuda::device(device).architecture);
       },
       py::call_guard<py::gil_scoped_release>());
   m.def("cuda_available", &cuda::available, py::call_guard<py::gil_scoped_release>());

@@ -145,6 +145,8 @@ Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& opera
 
 bool TorchHost::exact_matrix_products() const { return !allows_tf32_products(); }
 
+bool TorchHost::allows_tf32_convolutions() const { return allows_tf32_convolution(); }
+
 bool TorchHost::deterministic() const { return at::globalContext().deterministicAlgorithms(); }
 
 void TorchHost::copy(const Tensor& from, Tensor& to) { view(to).copy_(view(from)); }

@@ -55,6 +55,7 @@ class TorchHost : public Host {
   void* stream() override { return stream_; }
   bool deterministic() const override;  // torch.use_deterministic_algorithms
   bool exact_matrix_products() const override;
+  bool allows_tf32_convolutions() const override;
   void copy(const Tensor& from, Tensor& to) override;
   void clear(Tensor& t) override;
 

@@ -33,7 +33,16 @@ class Interrupted(RuntimeError):
 
 
 _stats = dict.fromkeys(
-    ("kernels_compiled", "cache_hits", "memory_hits", "region_calls", "kernels_tuned", "matrix_products"), 0
+    (
+        "kernels_compiled",
+        "cache_hits",
+        "memory_hits",
+        "region_calls",
+        "kernels_tuned",
+        "matrix_products",
+        "convolutions",
+    ),
+    0,
 )
 unavailable = False  # tests set it: every region then refuses to run
 cuda = False  # tests set it: regions may be on a GPU

@@ -14,6 +14,7 @@ import showcase
 import test_one_number
 import torch
 from check import all_at_once, check
+from convolutions import check_convolution
 from test_numerics import test_variance_that_overflows  # noqa: F401
 from test_operators import ENTRIES, UNARY, anything, in_dtype, positive
 
@@ -35,6 +36,12 @@ def test_who_computes_a_product_is_explained():
         explanation = fusewright.explain(lambda x, y: torch.tanh(x @ y), x, y)
         assert [call.schedule for call in explanation.library] == [schedule]
         assert ("fw_matmul" in str(explanation)) == (schedule == "matrix_product")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_convolutions_by_our_kernels(seed, monkeypatch):
+    monkeypatch.setenv("FUSEWRIGHT_CONVOLUTION", "own")
+    check_convolution(seed, "cpu", {1: 60, 2: 14, 3: 10}, (1, 2, 3), (1, 3, 8, 13, 20))
 
 
 def test_what_rows_share_where_there_are_none():

@@ -19,6 +19,7 @@ class ForwardingHost : public Host {
   int device() const override { return to_.device(); }
   void* stream() override { return to_.stream(); }
   bool exact_matrix_products() const override { return to_.exact_matrix_products(); }
+  bool allows_tf32_convolutions() const override { return to_.allows_tf32_convolutions(); }
   bool deterministic() const override { return to_.deterministic(); }
   void copy(const Tensor& from, Tensor& to) override { to_.copy(from, to); }
   void clear(Tensor& tensor) override { to_.clear(tensor); }

@@ -1,26 +1,22 @@
 #include "runtime/contraction/product_kernels.h"
 
-#include <cstdlib>
+#include <iterator>
 
-#include "base/log.h"
 #include "embedded_kernels.h"
-#include "runtime/compiler/background.h"
 #include "runtime/posix.h"
 
 namespace fusewright {
 
-std::string wanted_matrix_product() {
-  const char* text = std::getenv("FUSEWRIGHT_FLOAT32_MATMUL");
-  return text != nullptr ? text : "";
-}
+namespace {
+constexpr const char* names[] = {"fw_matmul_pack", "fw_matmul_check", "fw_matmul", "fw_matmul_finish"};
+}  // namespace
+
+ProductKernels::ProductKernels()
+    : module_(&ProductKernels::source, {std::begin(names), std::end(names)},
+              "float32 matrix products stay the library's on this device") {}
 
 ProductKernels& ProductKernels::instance() {
   return ProcessSingleton<ProductKernels>::get([] { return new ProductKernels; });
-}
-
-const char* ProductKernels::name_of(Entry entry) {
-  constexpr const char* names[] = {"fw_matmul_pack", "fw_matmul_check", "fw_matmul", "fw_matmul_finish"};
-  return names[entry];
 }
 
 const std::string& ProductKernels::source() {
@@ -28,7 +24,7 @@ const std::string& ProductKernels::source() {
     std::string all = std::string(embedded_prelude) + embedded_cuda_device + embedded_hopper + embedded_product;
     all += "#if defined(FW_EMULATOR) || __CUDA_ARCH__ == 900\n";  // later architectures have no wgmma
     const auto add = [&](Entry entry, const char* bounds, const char* args, const char* function) {
-      all += std::string("extern \"C\" __global__ void __launch_bounds__(") + bounds + ") " + name_of(entry) +
+      all += std::string("extern \"C\" __global__ void __launch_bounds__(") + bounds + ") " + names[entry] +
              "(const __grid_constant__ fw::" + args + " args) { fw::" + function + "(args); }\n";
     };
     add(pack, "fw::pack_threads", "PackArgs", "pack");
@@ -40,45 +36,9 @@ const std::string& ProductKernels::source() {
   return text;
 }
 
-bool ProductKernels::ready(int device) {
-  const cuda::Architecture architecture = cuda::device(device).architecture;
-  if (!serves(architecture)) return false;
-  {
-    const std::lock_guard lock(mutex_);
-    Loaded& loaded = devices_[device];
-    if (loaded.module != nullptr) return true;
-    if (loaded.begun) return false;
-    loaded.begun = true;
-  }
-  Background::instance().add([this, device, architecture] {
-    Loaded done;
-    done.begun = done.done = true;
-    try {
-      done.module = cuda::compile({source()}, architecture)[0];
-      for (int entry = 0; entry < entries; ++entry)
-        done.kernels[static_cast<size_t>(entry)] = done.module->kernel(name_of(static_cast<Entry>(entry)), device);
-    } catch (const std::exception& error) {
-      done.module = nullptr;
-      log(LogLevel::warning, std::string("float32 matrix products stay the library's on this device: ") + error.what());
-    }
-    const std::lock_guard lock(mutex_);
-    devices_[device] = done;
-  });
-  return false;
-}
-
-bool ProductKernels::settled(int device) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = devices_.find(device);
-  return found == devices_.end() || found->second.done || !found->second.begun;
-}
+bool ProductKernels::ready(int device) { return serves(cuda::device(device).architecture) && module_.ready(device); }
 
 void ProductKernels::run(const ProductPlan& plan, char* workspace, float* result, int device, void* stream) const {
-  std::array<void*, entries> kernels;
-  {
-    const std::lock_guard lock(mutex_);
-    kernels = devices_.at(device).kernels;
-  }
   ++products_;
   for (size_t number = 0; number < plan.strips(); ++number) {
     const ProductPlan::Strip s = plan.strip(number, workspace, result);
@@ -88,7 +48,7 @@ void ProductKernels::run(const ProductPlan& plan, char* workspace, float* result
       shape.threads = threads;
       shape.shared_bytes = shared;
       shape.overlaps = entry != pack;
-      cuda::launch(kernels[entry], name_of(entry), device, shape, arguments, stream);
+      module_.launch(entry, device, shape, arguments, stream);
     };
     launch(pack, s.pack_blocks, fw::pack_threads, fw::pack_shared_bytes, &s.pack);
     launch(check, s.check_blocks, fw::product_threads, fw::product_shared_bytes, &s.product);

@@ -1,29 +1,24 @@
 #pragma once
 // The kernels of kernels/contract, compiled once for a process and device.
-#include <array>
 #include <atomic>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 
+#include "runtime/contraction/background_module.h"
 #include "runtime/contraction/product_plan.h"
 #include "runtime/cuda/cuda.h"
 
 namespace fusewright {
 
-// FUSEWRIGHT_FLOAT32_MATMUL: who computes products of f32, `library` or `own`; empty: whatever is faster.
-std::string wanted_matrix_product();
+// Names the environment variable that says who computes products of f32, `library` or `own`; empty: whatever is faster.
+constexpr const char* product_variable = "FUSEWRIGHT_FLOAT32_MATMUL";
 
 class ProductKernels {
  public:
   static ProductKernels& instance();
 
-  // The text has kernels for this device, and they are loaded there. Otherwise compiling them is begun, or goes on, in
-  // the background: nobody waits for it.
+  // The text has kernels for this device, and they are loaded there (background_module.h).
   bool ready(int device);
-
-  bool settled(int device) const;  // nothing is on its way in the background
+  bool settled(int device) const { return module_.settled(device); }
 
   // Puts the launches of a plan on the stream.
   void run(const ProductPlan& plan, char* workspace, float* result, int device, void* stream) const;
@@ -34,16 +29,10 @@ class ProductKernels {
 
  private:
   enum Entry { pack, check, multiply, finish, entries };
-  struct Loaded {
-    bool begun = false, done = false;
-    std::shared_ptr<cuda::Module> module;
-    std::array<void*, entries> kernels{};
-  };
-  static const char* name_of(Entry entry);
+  ProductKernels();
 
+  BackgroundModule module_;
   mutable std::atomic<uint64_t> products_ = 0;
-  mutable std::mutex mutex_;
-  std::map<int, Loaded> devices_;
 };
 
 }  // namespace fusewright

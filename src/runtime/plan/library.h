@@ -12,6 +12,9 @@ class LibraryLauncher : public Launcher {
   bool makes_result() const override { return true; }
   Tensor make_result(Host& host, const std::vector<const Tensor*>& operands, TuningProgress* progress) const override;
 
+ protected:
+  const LibraryCall& call() const { return call_; }  // without sizes
+
  private:
   LibraryCall call_;
 };
