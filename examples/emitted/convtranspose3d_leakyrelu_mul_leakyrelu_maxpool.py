@@ -6,21 +6,13 @@ are built when the model first runs. Names, order and first values of all parame
 What was fused
   fw_pointwise_channels_last
     forward, pointwise schedule, reads 16.8 MB, writes 16.8 MB: channels_last
-  fw_pointwise_channels_last_2
-    forward, pointwise schedule, reads 55.3 kB, writes 55.3 kB: channels_last
-  fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d
-    forward, window schedule, reads 268 MB, writes 33.6 MB: conv_transpose3d_bias leaky_relu mul leaky_relu
-    max_pool3d
+  fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d
+    forward, window schedule, reads 268 MB, writes 41.9 MB: conv_transpose3d leaky_relu mul leaky_relu max_pool3d
   fw_pointwise_contiguous
     forward, pointwise schedule, reads 33.6 MB, writes 33.6 MB: contiguous
-  fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_2
-    forward, window schedule, reads 268 MB, writes 41.9 MB: conv_transpose3d_bias leaky_relu mul leaky_relu
+  fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d
+    backward, window_column schedule, reads 310 MB, writes 268 MB: conv_transpose3d leaky_relu mul leaky_relu
     max_pool3d
-  fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d
-    backward, window_column schedule, reads 310 MB, writes 268 MB: conv_transpose3d_bias leaky_relu mul leaky_relu
-    max_pool3d
-  fw_pointwise_contiguous_2
-    backward, pointwise schedule, reads 55.3 kB, writes 55.3 kB: contiguous
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[16, 16, 16, 32, 32]) moves 5.84
@@ -97,17 +89,18 @@ def _region_0_inference(x, conv_transpose_weight, conv_transpose_bias, multiplie
     cast_4 = torch.empty((n0, n2, n3, n4, n1), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
     _kernels().fw_pointwise_channels_last([x, cast_4], [n0, n1, n2, n3, n4], [])
     cast_5 = torch.empty((n1, 3, 3, 3, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
-    _kernels().fw_pointwise_channels_last_2([conv_transpose_weight, cast_5], [n1, n5, 3, 3, 3], [])
-    conv_6 = torch.ops.aten.convolution(cast_4, cast_5, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1)
+    _kernels().fw_pointwise_channels_last([conv_transpose_weight, cast_5], [n1, n5, 3, 3, 3], [])
+    saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1], 1)
     del cast_4, cast_5
     max_pool_18 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
-    _kernels().fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d([conv_6, conv_transpose_bias,
-        multiplier, max_pool_18], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
-    del conv_6
-    cast_19 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_contiguous([max_pool_18, cast_19], [n0, n5, n2, n3, n4], [])
+    saved1 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.uint8, device=device).permute(0, 4, 1, 2, 3)
+    _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([saved0, conv_transpose_bias,
+        multiplier, max_pool_18, saved1], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
+    del saved0, saved1
+    cast_20 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
+    _kernels().fw_pointwise_contiguous([max_pool_18, cast_20], [n0, n5, n2, n3, n4], [])
     del max_pool_18
-    return (cast_19,)
+    return (cast_20,)
 
 
 class _Region0(torch.autograd.Function):
@@ -130,16 +123,15 @@ class _Region0(torch.autograd.Function):
         cast_4 = torch.empty((n0, n2, n3, n4, n1), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
         _kernels().fw_pointwise_channels_last([x, cast_4], [n0, n1, n2, n3, n4], [])
         cast_5 = torch.empty((n1, 3, 3, 3, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
-        _kernels().fw_pointwise_channels_last_2([conv_transpose_weight, cast_5], [n1, n5, 3, 3, 3], [])
+        _kernels().fw_pointwise_channels_last([conv_transpose_weight, cast_5], [n1, n5, 3, 3, 3], [])
         saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True, [1, 1, 1],
             1)
         del cast_4, cast_5
         max_pool_18 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2,
             3)
         saved1 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.uint8, device=device).permute(0, 4, 1, 2, 3)
-        _kernels().fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_2([saved0,
-            conv_transpose_bias, multiplier, max_pool_18, saved1],
-            [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
+        _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([saved0, conv_transpose_bias,
+            multiplier, max_pool_18, saved1], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
         cast_20 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
         _kernels().fw_pointwise_contiguous([max_pool_18, cast_20], [n0, n5, n2, n3, n4], [])
         del max_pool_18
@@ -163,12 +155,12 @@ class _Region0(torch.autograd.Function):
             device=device).permute(0, 4, 1, 2, 3)
         sum_26 = torch.empty((1, 1, 1, 1, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
         sum_29 = torch.empty((1, 1, 1, 1, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
-        _kernels().fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d([dL_dy0,
-            saved_5, saved_4, conv_transpose_bias, multiplier, select_21, sum_26, sum_29],
+        _kernels().fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([dL_dy0, saved_5,
+            saved_4, conv_transpose_bias, multiplier, select_21, sum_26, sum_29],
             [n0, n5, 2 * n2, 2 * n3, 2 * n4, n2, n3, n4], [0.2])
         if need[0]:
             cast_22 = torch.empty((n1, 3, 3, 3, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
-            _kernels().fw_pointwise_channels_last_2([conv_transpose_weight, cast_22], [n1, n5, 3, 3, 3], [])
+            _kernels().fw_pointwise_channels_last([conv_transpose_weight, cast_22], [n1, n5, 3, 3, 3], [])
         if need[0]:
             conv_input_grad_23 = torch.ops.aten.convolution_backward(select_21,
                 _shaped(select_21, (n0, n1, n2, n3, n4)), cast_22, None, [2, 2, 2], [1, 1, 1], [1, 1, 1], True,
@@ -189,8 +181,8 @@ class _Region0(torch.autograd.Function):
             del conv_input_grad_23
         if need[1]:
             dL_dconv_transpose_weight = torch.empty((n1, n5, 3, 3, 3), dtype=torch.float32, device=device)
-            _kernels().fw_pointwise_contiguous_2([conv_weight_grad_25, dL_dconv_transpose_weight],
-                [n1, n5, 3, 3, 3], [])
+            _kernels().fw_pointwise_contiguous([conv_weight_grad_25, dL_dconv_transpose_weight], [n1, n5, 3, 3, 3],
+                [])
             del conv_weight_grad_25
         if need[2]:
             dL_dconv_transpose_bias = sum_26.reshape((n5,))
@@ -217,128 +209,6 @@ def _region_0(x, conv_transpose_weight, conv_transpose_bias, multiplier):
 # operators: channels_last
 #
 #     cast_4 = cast(x, f32)
-_FW_POINTWISE_CHANNELS_LAST_TILED = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
-constexpr int tile0 = 0;
-constexpr int tile1 = tile0 + fw::tile_bytes<0, float>;
-
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c1;
-  index c2;
-  index c3;
-  bool live;  // there is such a row
-  fw::u32 tile;  // where it stands in every tile
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  const fw::Quotient q1 = fw::divided(restanchor, a.sizes[1], a.divider[1]);
-  row.c1 = q1.remainder;
-  restanchor = q1.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][4])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][4])), out1);
-}
-
-}  // namespace
-FW_FN void move_across(const Args& a, index to, Row& row) {
-  if constexpr (fw::ACROSS == 0) row.c0 = to;
-  if constexpr (fw::ACROSS == 1) row.c1 = to;
-  if constexpr (fw::ACROSS == 2) row.c2 = to;
-  if constexpr (fw::ACROSS == 3) row.c3 = to;
-  row.o0 += to * static_cast<index>(a.strides[0][fw::ACROSS]);
-  row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
-}
-FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
-}
-__global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last(const Args a) {
-  fw::follow_last_launch();
-  const fw::Tile tile = fw::make_tile(a);
-  Row row;
-  row.live = true;
-  place_row(a, tile.anchor, 0, row);
-  fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][4], a.walked, a.line);
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along);
-    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
-    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
-    Row here = row;
-    move_across(a, across, here);
-    here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_moving(a, here, place(a, e), x[item]);
-  }
-  if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
-  if constexpr (false || fw::tiled<0>) fw::barrier();
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along);
-    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
-    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
-    Row here = row;
-    move_across(a, across, here);
-    here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_tiled(here, x[item]);
-    stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
-  }
-  if constexpr (false || fw::tiled<1>) fw::barrier();
-  if constexpr (fw::tiled<1>) fw::Squares<float>::store(tile, fw::tile_memory<float>(tile1), static_cast<float*>(a.pointers[1]) + row.o1, a.strides[1][4], a.walked, a.line);
-}
-'''
 _FW_POINTWISE_CHANNELS_LAST = r'''
 namespace {
 using fw::index;
@@ -346,129 +216,22 @@ using fw::V;
 using fw::ITEMS;
 struct Args : fw::KernelArgs<5, 2, 1, 1> {};
 
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c1;
-  index c2;
-  index c3;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  const fw::Quotient q1 = fw::divided(restanchor, a.sizes[1], a.divider[1]);
-  row.c1 = q1.remainder;
-  restanchor = q1.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][4])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][4])), out1);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) {
-  fw::follow_last_launch();
-  const index threads = static_cast<index>(fw::block_threads());
-  const fw::Quotient begin =
-      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
-  Row first;
-  first.live = true;
-  place_row(a, begin.quotient, 0, first);
-  Row rows[ITEMS];
-  index e[ITEMS];
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    rows[item] = first;
-    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
-    if (e[item] >= static_cast<index>(a.line)) {
-      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
-      const index anchor = begin.quotient + beyond.quotient;
-      e[item] = beyond.remainder;
-      rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
-    }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
-  }
-}
-'''
-
-# ---- fw_pointwise_channels_last_2: forward, pointwise schedule ---------------------------------------------------
-#
-# operators: channels_last
-#
-#     cast_5 = cast(conv_transpose_weight, f32)
-_FW_POINTWISE_CHANNELS_LAST_2_TILED = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
+#if FW_TILED
 constexpr int tile0 = 0;
 constexpr int tile1 = tile0 + fw::tile_bytes<0, float>;
 
 struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c1;
-  index c2;
-  index c3;
+  index o0, o1, c0, c1, c2, c3;
   bool live;  // there is such a row
   fw::u32 tile;  // where it stands in every tile
 };
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
+#else
+struct Row {
+  index o0, o1, c0, c1, c2, c3;
+  bool live;  // there is such a row
+};
+#endif
+FW_FN void place_row(const Args& a, index anchor, Row& row) {
   index restanchor = anchor;
   const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
   row.c3 = q3.remainder;
@@ -480,46 +243,46 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   row.c1 = q1.remainder;
   restanchor = q1.quotient;
   row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]);
+  row.o0 = row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]);
+  row.o1 = row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]);
 }
 
 struct Values {
   float in0[V];
 };
-struct Fixed {
-};
-struct Kept {
-};
 
 struct Place {
   index pos;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(index e) {
   Place at;
-  (void)a, (void)e;
   at.pos = e * V;
   return at;
 }
 
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
+#if FW_TILED
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, Values& x) {
   if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][4])), a.reads, x.in0);
 }
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
   float out1[V];
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
+  for (int i = 0; i < V; ++i) out1[i] = x.in0[i];
   if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][4])), out1);
 }
-
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, Values& x) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][4])), a.reads, x.in0);
+}
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
+  float out1[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) out1[i] = x.in0[i];
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][4])), out1);
+}
+#endif
 }  // namespace
+#if FW_TILED
 FW_FN void move_across(const Args& a, index to, Row& row) {
   if constexpr (fw::ACROSS == 0) row.c0 = to;
   if constexpr (fw::ACROSS == 1) row.c1 = to;
@@ -528,19 +291,18 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
   row.o0 += to * static_cast<index>(a.strides[0][fw::ACROSS]);
   row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
 }
-FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
+FW_FN void load_tiled(const Row& row, Values& x) {
   if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
-__global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Args a) {
+__global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last(const Args a) {
   fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
   row.live = true;
-  place_row(a, tile.anchor, 0, row);
+  place_row(a, tile.anchor, row);
   fw::Squares<float> square0;
   if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][4], a.walked, a.line);
   Values x[ITEMS];
-  Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     const index e = tile.along + static_cast<index>(tile.item_along);
@@ -549,7 +311,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Arg
     Row here = row;
     move_across(a, across, here);
     here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_moving(a, here, place(a, e), x[item]);
+    load_moving(a, here, place(e), x[item]);
   }
   if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
   if constexpr (false || fw::tiled<0>) fw::barrier();
@@ -562,94 +324,23 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_channels_last_2(const Arg
     move_across(a, across, here);
     here.tile = tile.place(tile.across_of(item), tile.item_along);
     load_tiled(here, x[item]);
-    stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
+    stage_0(a, here, place(e), x[item], true);
   }
   if constexpr (false || fw::tiled<1>) fw::barrier();
   if constexpr (fw::tiled<1>) fw::Squares<float>::store(tile, fw::tile_memory<float>(tile1), static_cast<float*>(a.pointers[1]) + row.o1, a.strides[1][4], a.walked, a.line);
 }
-'''
-_FW_POINTWISE_CHANNELS_LAST_2 = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c1;
-  index c2;
-  index c3;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  const fw::Quotient q1 = fw::divided(restanchor, a.sizes[1], a.divider[1]);
-  row.c1 = q1.remainder;
-  restanchor = q1.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][4])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][4])), out1);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_channels_last_2(const Args a) {
+#else
+__global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
   Row first;
   first.live = true;
-  place_row(a, begin.quotient, 0, first);
+  place_row(a, begin.quotient, first);
   Row rows[ITEMS];
   index e[ITEMS];
   Values x[ITEMS];
-  Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     rows[item] = first;
@@ -659,420 +350,21 @@ __global__ void __launch_bounds__(256) fw_pointwise_channels_last_2(const Args a
       const index anchor = begin.quotient + beyond.quotient;
       e[item] = beyond.remainder;
       rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
+      if (rows[item].live) place_row(a, anchor, rows[item]);
     }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
+    if (rows[item].live) load_moving(a, rows[item], place(e[item]), x[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
+    if (rows[item].live) stage_0(a, rows[item], place(e[item]), x[item], true);
   }
 }
+#endif
 '''
 
-# ---- fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d: forward, window schedule --------------
+# ---- fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d: forward, window schedule -------------------
 #
-# operators: conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d
-# convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:18: x = self.conv_transpose(x)
-# convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:19: x = self.leaky_relu(x)
-# convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:20: x = x * self.multiplier
-# convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:21: x = self.leaky_relu(x)
-# convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:22: return self.max_pool(x)
-#
-#     t0 = conv_6 + conv_transpose_bias
-#     t1 = (t0 > 0 ? t0 : (t0 * 0.2)) * multiplier
-#     max_pool_18 = max_pool(t1 > 0 ? t1 : (t1 * 0.2))
-_FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<8, 4, 1, 1> {};
-
-struct Row {
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index c0;
-  index c2;
-  index c3;
-  index c4;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
-  row.c4 = q4.remainder;
-  restanchor = q4.quotient;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0 + row.c0 * static_cast<index>(a.strides[3][0]) + row.c2 * static_cast<index>(a.strides[3][2]) + row.c3 * static_cast<index>(a.strides[3][3]) + row.c4 * static_cast<index>(a.strides[3][4]);
-}
-
-struct Values {
-  float in1[V];
-  float in8[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), a.reads, x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][1])), a.reads, x.in8);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float out13[V];
-  float w13[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    w13[i] = -fw::infinity<float>();
-  }
-  if (inside) {
-    float shared1[V];
-    float line1[V];
-    fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + (at.pos + 0) * static_cast<index>(a.strides[1][1]), a.reads, line1);
-    float shared8[V];
-    float line8[V];
-    fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + (at.pos + 0) * static_cast<index>(a.strides[2][1]), a.reads, line8);
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      const float v1 = fw::convert<float>(line1[i]);
-      shared1[i] = v1;
-      const float v8 = fw::convert<float>(line8[i]);
-      shared8[i] = v8;
-    }
-#pragma unroll
-    for (int k5 = 0; k5 < 2; ++k5) {
-      [[maybe_unused]] const index t5 = row.c2 * 2 - (0 - k5 * 1);
-#pragma unroll
-      for (int k6 = 0; k6 < 2; ++k6) {
-        [[maybe_unused]] const index t6 = row.c3 * 2 - (0 - k6 * 1);
-#pragma unroll
-        for (int k7 = 0; k7 < 2; ++k7) {
-          [[maybe_unused]] const index t7 = row.c4 * 2 - (0 - k7 * 1);
-          float tap0[V];
-          fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + (at.pos + 0) * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
-#pragma unroll
-          for (int i = 0; i < V; ++i) {
-            const float v0 = fw::convert<float>(tap0[i]);
-            const float v1 = shared1[i];
-            const float v2 = fw::add(v0, v1);
-            const bool v4 = fw::gt(v2, 0.0f);
-            const float v6 = fw::mul(v2, number0);
-            const float v7 = fw::select(v4, v2, v6);
-            const float v8 = shared8[i];
-            const float v9 = fw::mul(v7, v8);
-            const bool v10 = fw::gt(v9, 0.0f);
-            const float v11 = fw::mul(v9, number0);
-            const float v12 = fw::select(v10, v9, v11);
-            const bool take = v12 > w13[i] || v12 != v12;
-            w13[i] = take ? v12 : w13[i];
-          }
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v8 = fw::convert<float>(x.in8[i]);
-    out13[i] = fw::convert<float>(w13[i]);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][1])), out13);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(256) fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
-  fw::follow_last_launch();
-  const index threads = static_cast<index>(fw::block_threads());
-  const fw::Quotient begin =
-      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
-  Row first;
-  first.live = true;
-  place_row(a, begin.quotient, 0, first);
-  Row rows[ITEMS];
-  index e[ITEMS];
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    rows[item] = first;
-    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
-    if (e[item] >= static_cast<index>(a.line)) {
-      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
-      const index anchor = begin.quotient + beyond.quotient;
-      e[item] = beyond.remainder;
-      rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
-    }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
-  }
-}
-'''
-
-# ---- fw_pointwise_contiguous: forward, pointwise schedule --------------------------------------------------------
-#
-# operators: contiguous
-#
-#     cast_19 = cast(max_pool_18, f32)
-_FW_POINTWISE_CONTIGUOUS_TILED = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
-constexpr int tile0 = 0;
-constexpr int tile1 = tile0 + fw::tile_bytes<0, float>;
-
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c2;
-  index c3;
-  index c4;
-  bool live;  // there is such a row
-  fw::u32 tile;  // where it stands in every tile
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
-  row.c4 = q4.remainder;
-  restanchor = q4.quotient;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]) + row.c4 * static_cast<index>(a.strides[0][4]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]) + row.c4 * static_cast<index>(a.strides[1][4]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
-}
-
-}  // namespace
-FW_FN void move_across(const Args& a, index to, Row& row) {
-  if constexpr (fw::ACROSS == 0) row.c0 = to;
-  if constexpr (fw::ACROSS == 2) row.c2 = to;
-  if constexpr (fw::ACROSS == 3) row.c3 = to;
-  if constexpr (fw::ACROSS == 4) row.c4 = to;
-  row.o0 += to * static_cast<index>(a.strides[0][fw::ACROSS]);
-  row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
-}
-FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
-}
-__global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous(const Args a) {
-  fw::follow_last_launch();
-  const fw::Tile tile = fw::make_tile(a);
-  Row row;
-  row.live = true;
-  place_row(a, tile.anchor, 0, row);
-  fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][1], a.walked, a.line);
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along);
-    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
-    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
-    Row here = row;
-    move_across(a, across, here);
-    here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_moving(a, here, place(a, e), x[item]);
-  }
-  if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
-  if constexpr (false || fw::tiled<0>) fw::barrier();
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along);
-    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
-    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
-    Row here = row;
-    move_across(a, across, here);
-    here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_tiled(here, x[item]);
-    stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
-  }
-  if constexpr (false || fw::tiled<1>) fw::barrier();
-  if constexpr (fw::tiled<1>) fw::Squares<float>::store(tile, fw::tile_memory<float>(tile1), static_cast<float*>(a.pointers[1]) + row.o1, a.strides[1][1], a.walked, a.line);
-}
-'''
-_FW_POINTWISE_CONTIGUOUS = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c2;
-  index c3;
-  index c4;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
-  row.c4 = q4.remainder;
-  restanchor = q4.quotient;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]) + row.c4 * static_cast<index>(a.strides[0][4]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]) + row.c4 * static_cast<index>(a.strides[1][4]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
-  fw::follow_last_launch();
-  const index threads = static_cast<index>(fw::block_threads());
-  const fw::Quotient begin =
-      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
-  Row first;
-  first.live = true;
-  place_row(a, begin.quotient, 0, first);
-  Row rows[ITEMS];
-  index e[ITEMS];
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    rows[item] = first;
-    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
-    if (e[item] >= static_cast<index>(a.line)) {
-      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
-      const index anchor = begin.quotient + beyond.quotient;
-      e[item] = beyond.remainder;
-      rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
-    }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
-  }
-}
-'''
-
-# ---- fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_2: forward, window schedule ------------
-#
-# operators: conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d
+# operators: conv_transpose3d leaky_relu mul leaky_relu max_pool3d
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:18: x = self.conv_transpose(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:19: x = self.leaky_relu(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:20: x = x * self.multiplier
@@ -1084,7 +376,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
 #     t2 = t1 > 0 ? t1 : (t1 * 0.2)
 #     max_pool_18 = max_pool(t2)
 #     saved1 = max_pool_index(t2)
-_FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_2 = r'''
+_FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1092,20 +384,11 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<8, 5, 1, 1> {};
 
 struct Row {
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index c0;
-  index c2;
-  index c3;
-  index c4;
+  index o0, o3, o4, c0, c2, c3, c4;
   bool live;  // there is such a row
 };
 
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
+FW_FN void place_row(const Args& a, index anchor, Row& row) {
   index restanchor = anchor;
   const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
   row.c4 = q4.remainder;
@@ -1117,41 +400,30 @@ FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unuse
   row.c2 = q2.remainder;
   restanchor = q2.quotient;
   row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0 + row.c0 * static_cast<index>(a.strides[3][0]) + row.c2 * static_cast<index>(a.strides[3][2]) + row.c3 * static_cast<index>(a.strides[3][3]) + row.c4 * static_cast<index>(a.strides[3][4]);
-  row.o4 = 0 + row.c0 * static_cast<index>(a.strides[4][0]) + row.c2 * static_cast<index>(a.strides[4][2]) + row.c3 * static_cast<index>(a.strides[4][3]) + row.c4 * static_cast<index>(a.strides[4][4]);
+  row.o0 = row.c0 * static_cast<index>(a.strides[0][0]);
+  row.o3 = row.c0 * static_cast<index>(a.strides[3][0]) + row.c2 * static_cast<index>(a.strides[3][2]) + row.c3 * static_cast<index>(a.strides[3][3]) + row.c4 * static_cast<index>(a.strides[3][4]);
+  row.o4 = row.c0 * static_cast<index>(a.strides[4][0]) + row.c2 * static_cast<index>(a.strides[4][2]) + row.c3 * static_cast<index>(a.strides[4][3]) + row.c4 * static_cast<index>(a.strides[4][4]);
 }
 
 struct Values {
-  float in1[V];
-  float in8[V];
-};
-struct Fixed {
-};
-struct Kept {
+  float in1[V], in8[V];
 };
 
 struct Place {
   index pos;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(index e) {
   Place at;
-  (void)a, (void)e;
   at.pos = e * V;
   return at;
 }
 
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), a.reads, x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][1])), a.reads, x.in8);
+FW_FN void load_moving(const Args& a, const Place& at, Values& x) {
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (fw::along(at.pos, a.strides[1][1])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (fw::along(at.pos, a.strides[2][1])), a.reads, x.in8);
 }
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, bool inside) {
+  const float number0 = a.numbers[0].as<float>();
   float out13[V];
   fw::u8 out14[V];
   float w13[V];
@@ -1164,41 +436,31 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) {
     float shared1[V];
     float line1[V];
-    fw::load_line(static_cast<const float*>(a.pointers[1]) + row.o1 + (at.pos + 0) * static_cast<index>(a.strides[1][1]), a.reads, line1);
+    fw::load_line(static_cast<const float*>(a.pointers[1]) + at.pos * static_cast<index>(a.strides[1][1]), a.reads, line1);
     float shared8[V];
     float line8[V];
-    fw::load_line(static_cast<const float*>(a.pointers[2]) + row.o2 + (at.pos + 0) * static_cast<index>(a.strides[2][1]), a.reads, line8);
+    fw::load_line(static_cast<const float*>(a.pointers[2]) + at.pos * static_cast<index>(a.strides[2][1]), a.reads, line8);
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const float v1 = fw::convert<float>(line1[i]);
-      shared1[i] = v1;
-      const float v8 = fw::convert<float>(line8[i]);
-      shared8[i] = v8;
+      shared1[i] = line1[i];
+      shared8[i] = line8[i];
     }
 #pragma unroll
     for (int k5 = 0; k5 < 2; ++k5) {
-      [[maybe_unused]] const index t5 = row.c2 * 2 - (0 - k5 * 1);
+      const index t5 = row.c2 * 2 - (0 - k5 * 1);
 #pragma unroll
       for (int k6 = 0; k6 < 2; ++k6) {
-        [[maybe_unused]] const index t6 = row.c3 * 2 - (0 - k6 * 1);
+        const index t6 = row.c3 * 2 - (0 - k6 * 1);
 #pragma unroll
         for (int k7 = 0; k7 < 2; ++k7) {
-          [[maybe_unused]] const index t7 = row.c4 * 2 - (0 - k7 * 1);
+          const index t7 = row.c4 * 2 - (0 - k7 * 1);
           float tap0[V];
-          fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + (at.pos + 0) * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
+          fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.pos * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
 #pragma unroll
           for (int i = 0; i < V; ++i) {
-            const float v0 = fw::convert<float>(tap0[i]);
-            const float v1 = shared1[i];
-            const float v2 = fw::add(v0, v1);
-            const bool v4 = fw::gt(v2, 0.0f);
-            const float v6 = fw::mul(v2, number0);
-            const float v7 = fw::select(v4, v2, v6);
-            const float v8 = shared8[i];
-            const float v9 = fw::mul(v7, v8);
-            const bool v10 = fw::gt(v9, 0.0f);
-            const float v11 = fw::mul(v9, number0);
-            const float v12 = fw::select(v10, v9, v11);
+            const float v2 = tap0[i] + shared1[i];
+            const float v9 = ((v2 > 0.0f) ? v2 : (v2 * number0)) * shared8[i];
+            const float v12 = (v9 > 0.0f) ? v9 : (v9 * number0);
             const bool take = v12 > w13[i] || v12 != v12 || w14[i] < 0;
             w13[i] = take ? v12 : w13[i];
             w14[i] = take ? static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) : w14[i];
@@ -1209,9 +471,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v8 = fw::convert<float>(x.in8[i]);
-    out13[i] = fw::convert<float>(w13[i]);
+    out13[i] = w13[i];
     out14[i] = fw::convert<fw::u8>(w14[i]);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][1])), out13);
@@ -1219,18 +479,17 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 }
 
 }  // namespace
-__global__ void __launch_bounds__(256) fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_2(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
   Row first;
   first.live = true;
-  place_row(a, begin.quotient, 0, first);
+  place_row(a, begin.quotient, first);
   Row rows[ITEMS];
   index e[ITEMS];
   Values x[ITEMS];
-  Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     rows[item] = first;
@@ -1240,20 +499,178 @@ __global__ void __launch_bounds__(256) fw_window_conv_transpose3d_bias_leaky_rel
       const index anchor = begin.quotient + beyond.quotient;
       e[item] = beyond.remainder;
       rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
+      if (rows[item].live) place_row(a, anchor, rows[item]);
     }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
+    if (rows[item].live) load_moving(a, place(e[item]), x[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
+    if (rows[item].live) stage_0(a, rows[item], place(e[item]), true);
   }
 }
 '''
 
-# ---- fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d: backward, window_column schedule 
+# ---- fw_pointwise_contiguous: forward, pointwise schedule --------------------------------------------------------
 #
-# operators: conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d
+# operators: contiguous
+#
+#     cast_20 = cast(max_pool_18, f32)
+_FW_POINTWISE_CONTIGUOUS = r'''
+namespace {
+using fw::index;
+using fw::V;
+using fw::ITEMS;
+struct Args : fw::KernelArgs<5, 2, 1, 1> {};
+
+#if FW_TILED
+constexpr int tile0 = 0;
+constexpr int tile1 = tile0 + fw::tile_bytes<0, float>;
+
+struct Row {
+  index o0, o1, c0, c2, c3, c4;
+  bool live;  // there is such a row
+  fw::u32 tile;  // where it stands in every tile
+};
+#else
+struct Row {
+  index o0, o1, c0, c2, c3, c4;
+  bool live;  // there is such a row
+};
+#endif
+FW_FN void place_row(const Args& a, index anchor, Row& row) {
+  index restanchor = anchor;
+  const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
+  row.c4 = q4.remainder;
+  restanchor = q4.quotient;
+  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
+  row.c3 = q3.remainder;
+  restanchor = q3.quotient;
+  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
+  row.c2 = q2.remainder;
+  restanchor = q2.quotient;
+  row.c0 = restanchor;
+  row.o0 = row.c0 * static_cast<index>(a.strides[0][0]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]) + row.c4 * static_cast<index>(a.strides[0][4]);
+  row.o1 = row.c0 * static_cast<index>(a.strides[1][0]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]) + row.c4 * static_cast<index>(a.strides[1][4]);
+}
+
+struct Values {
+  float in0[V];
+};
+
+struct Place {
+  index pos;
+};
+FW_FN Place place(index e) {
+  Place at;
+  at.pos = e * V;
+  return at;
+}
+
+#if FW_TILED
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, Values& x) {
+  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
+}
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
+  float out1[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) out1[i] = x.in0[i];
+  if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
+}
+#else
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, Values& x) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
+}
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
+  float out1[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) out1[i] = x.in0[i];
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
+}
+#endif
+}  // namespace
+#if FW_TILED
+FW_FN void move_across(const Args& a, index to, Row& row) {
+  if constexpr (fw::ACROSS == 0) row.c0 = to;
+  if constexpr (fw::ACROSS == 2) row.c2 = to;
+  if constexpr (fw::ACROSS == 3) row.c3 = to;
+  if constexpr (fw::ACROSS == 4) row.c4 = to;
+  row.o0 += to * static_cast<index>(a.strides[0][fw::ACROSS]);
+  row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
+}
+FW_FN void load_tiled(const Row& row, Values& x) {
+  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
+}
+__global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous(const Args a) {
+  fw::follow_last_launch();
+  const fw::Tile tile = fw::make_tile(a);
+  Row row;
+  row.live = true;
+  place_row(a, tile.anchor, row);
+  fw::Squares<float> square0;
+  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][1], a.walked, a.line);
+  Values x[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
+    Row here = row;
+    move_across(a, across, here);
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
+    load_moving(a, here, place(e), x[item]);
+  }
+  if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
+  if constexpr (false || fw::tiled<0>) fw::barrier();
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    const index e = tile.along + static_cast<index>(tile.item_along);
+    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
+    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
+    Row here = row;
+    move_across(a, across, here);
+    here.tile = tile.place(tile.across_of(item), tile.item_along);
+    load_tiled(here, x[item]);
+    stage_0(a, here, place(e), x[item], true);
+  }
+  if constexpr (false || fw::tiled<1>) fw::barrier();
+  if constexpr (fw::tiled<1>) fw::Squares<float>::store(tile, fw::tile_memory<float>(tile1), static_cast<float*>(a.pointers[1]) + row.o1, a.strides[1][1], a.walked, a.line);
+}
+#else
+__global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
+  fw::follow_last_launch();
+  const index threads = static_cast<index>(fw::block_threads());
+  const fw::Quotient begin =
+      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
+  Row first;
+  first.live = true;
+  place_row(a, begin.quotient, first);
+  Row rows[ITEMS];
+  index e[ITEMS];
+  Values x[ITEMS];
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    rows[item] = first;
+    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
+    if (e[item] >= static_cast<index>(a.line)) {
+      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
+      const index anchor = begin.quotient + beyond.quotient;
+      e[item] = beyond.remainder;
+      rows[item].live = anchor < static_cast<index>(a.anchors);
+      if (rows[item].live) place_row(a, anchor, rows[item]);
+    }
+    if (rows[item].live) load_moving(a, rows[item], place(e[item]), x[item]);
+  }
+#pragma unroll
+  for (int item = 0; item < ITEMS; ++item) {
+    if (rows[item].live) stage_0(a, rows[item], place(e[item]), x[item], true);
+  }
+}
+#endif
+'''
+
+# ---- fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d: backward, window_column schedule ----
+#
+# operators: conv_transpose3d leaky_relu mul leaky_relu max_pool3d
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:18: x = self.conv_transpose(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:19: x = self.leaky_relu(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:20: x = x * self.multiplier
@@ -1269,7 +686,7 @@ __global__ void __launch_bounds__(256) fw_window_conv_transpose3d_bias_leaky_rel
 #     select_21 = t2 ? t5 : (t5 * 0.2)
 #     sum_26 = sum(select_21, over n0, 2*n2, 2*n3, 2*n4)
 #     sum_29 = sum(t4 * t3, over n0, 2*n2, 2*n3, 2*n4)
-_FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING = r'''
+_FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1277,51 +694,28 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<8, 8, 1, 1> {};
 
 struct Row {
-  float v4[V];
-  float v11[V];
-  float v19[V];
-  float v21[V];
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
+  float v4[V], v11[V], v19[V], v21[V];
+  index o0, o1, o2, o5;
   index pos;  // first of this thread's columns
   bool live;  // there is such a row
 };
 
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0 + fw::along(row.pos, a.strides[2][1]);
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0 + fw::along(row.pos, a.strides[5][1]);
-  row.o6 = 0;
-  row.o7 = 0;
+FW_FN void place_row(const Args& a, Row& row) {
+  row.o0 = fw::along(row.pos, a.strides[0][1]);
+  row.o1 = fw::along(row.pos, a.strides[1][1]);
+  row.o2 = fw::along(row.pos, a.strides[2][1]);
+  row.o5 = fw::along(row.pos, a.strides[5][1]);
 }
 
 struct Values {
   float in3[V];
 };
-struct Fixed {
-};
-struct Kept {
-};
 
 struct Place {
-  index c0;
-  index c2;
-  index c3;
-  index c4;
+  index c0, c2, c3, c4;
 };
 FW_FN Place place(const Args& a, index e) {
   Place at;
-  (void)a, (void)e;
   index rest = e;
   const fw::Quotient q4 = fw::divided(rest, a.sizes[4], a.divider[4]);
   at.c4 = q4.remainder;
@@ -1337,104 +731,75 @@ FW_FN Place place(const Args& a, index e) {
 }
 
 template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x) {
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + at.c0 * static_cast<index>(a.strides[2][0]) + at.c2 * static_cast<index>(a.strides[2][2]) + at.c3 * static_cast<index>(a.strides[2][3]) + at.c4 * static_cast<index>(a.strides[2][4])), a.reads, x.in3);
 }
 FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
+    row.v4[i] = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+    row.v11[i] = fw::load(static_cast<const float*>(a.pointers[4]) + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads);
   }
 }
 
 template <int W>
 struct SumsOf0 {
-  float a19[W];
-  float a21[W];
+  float a19[W], a21[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a19[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a19[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a21[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a21[i] = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
+  FW_FN void merge(const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a19[i] += other.a19[i];
-    }
+    for (int i = 0; i < W; ++i) a19[i] += other.a19[i];
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a21[i] += other.a21[i];
-    }
+    for (int i = 0; i < W; ++i) a21[i] += other.a21[i];
   }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
     SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a19[i] = fw::shuffle_xor(a19[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a19[i] = fw::shuffle_xor(a19[i], offset);
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a21[i] = fw::shuffle_xor(a21[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a21[i] = fw::shuffle_xor(a21[i], offset);
     return other;
   }
 };
 using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside, Sums0& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  float out18[V], w2[V];
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-  }
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float out18[V];
-  float w2[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    w2[i] = 0.0f;
-  }
+  for (int i = 0; i < V; ++i) w2[i] = 0.0f;
   if (inside) {
 #pragma unroll
     for (int j5 = 0; j5 < 1; ++j5) {
       const index u5 = at.c2 + 0;
       const index t5 = static_cast<index>(fw::unsigned_of(u5) / 2u) - j5;
-      [[maybe_unused]] const int k5 = static_cast<int>(u5 - t5 * 2);
+      const int k5 = static_cast<int>(u5 - t5 * 2);
       if (k5 >= 2 || t5 < 0 || t5 >= static_cast<index>(a.sizes[5])) continue;
 #pragma unroll
       for (int j6 = 0; j6 < 1; ++j6) {
         const index u6 = at.c3 + 0;
         const index t6 = static_cast<index>(fw::unsigned_of(u6) / 2u) - j6;
-        [[maybe_unused]] const int k6 = static_cast<int>(u6 - t6 * 2);
+        const int k6 = static_cast<int>(u6 - t6 * 2);
         if (k6 >= 2 || t6 < 0 || t6 >= static_cast<index>(a.sizes[6])) continue;
 #pragma unroll
         for (int j7 = 0; j7 < 1; ++j7) {
           const index u7 = at.c4 + 0;
           const index t7 = static_cast<index>(fw::unsigned_of(u7) / 2u) - j7;
-          [[maybe_unused]] const int k7 = static_cast<int>(u7 - t7 * 2);
+          const int k7 = static_cast<int>(u7 - t7 * 2);
           if (k7 >= 2 || t7 < 0 || t7 >= static_cast<index>(a.sizes[7])) continue;
           float tap0[V];
           fw::u8 tap1[V];
-          fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + 0 * static_cast<index>(a.strides[0][1]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
-          fw::load_line(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + 0 * static_cast<index>(a.strides[1][1]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]) + t7 * static_cast<index>(a.strides[1][7]), a.reads, tap1);
+          fw::load_line(static_cast<const float*>(a.pointers[0]) + row.o0 + at.c0 * static_cast<index>(a.strides[0][0]) + t5 * static_cast<index>(a.strides[0][5]) + t6 * static_cast<index>(a.strides[0][6]) + t7 * static_cast<index>(a.strides[0][7]), a.reads, tap0);
+          fw::load_line(static_cast<const fw::u8*>(a.pointers[1]) + row.o1 + at.c0 * static_cast<index>(a.strides[1][0]) + t5 * static_cast<index>(a.strides[1][5]) + t6 * static_cast<index>(a.strides[1][6]) + t7 * static_cast<index>(a.strides[1][7]), a.reads, tap1);
 #pragma unroll
           for (int i = 0; i < V; ++i) {
-            const float v0 = fw::convert<float>(tap0[i]);
             const int v1 = fw::convert<int>(tap1[i]);
-            w2[i] += v1 == static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) ? v0 : 0.0f;
+            w2[i] += v1 == static_cast<int>((((0) * 2 + k5) * 2 + k6) * 2 + k7) ? tap0[i] : 0.0f;
           }
         }
       }
@@ -1442,56 +807,45 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   }
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v3 = fw::convert<float>(x.in3[i]);
-    const float v5 = fw::add(v3, row.v4[i]);
-    const bool v7 = fw::gt(v5, 0.0f);
-    const float v9 = fw::mul(v5, number0);
-    const float v10 = fw::select(v7, v5, v9);
-    const float v12 = fw::mul(v10, row.v11[i]);
-    const bool v13 = fw::gt(v12, 0.0f);
-    const float v14 = fw::mul(w2[i], number0);
-    const float v15 = fw::select(v13, w2[i], v14);
-    const float v16 = fw::mul(v15, row.v11[i]);
-    const float v17 = fw::mul(v16, number0);
-    const float v18 = fw::select(v7, v16, v17);
-    const float v20 = fw::mul(v15, v10);
-    out18[i] = fw::convert<float>(v18);
+    const float v5 = x.in3[i] + row.v4[i];
+    const bool v7 = v5 > 0.0f;
+    const float v10 = v7 ? v5 : (v5 * number0);
+    const float v15 = ((v10 * row.v11[i]) > 0.0f) ? w2[i] : (w2[i] * number0);
+    const float v16 = v15 * row.v11[i];
+    const float v18 = v7 ? v16 : (v16 * number0);
+    out18[i] = v18;
     if (inside) sums.a19[i] += v18;
     if (inside) sums.a21[i] = fw::mad(v15, v10, sums.a21[i]);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + at.c0 * static_cast<index>(a.strides[5][0]) + at.c2 * static_cast<index>(a.strides[5][2]) + at.c3 * static_cast<index>(a.strides[5][3]) + at.c4 * static_cast<index>(a.strides[5][4])), out18);
 }
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
+FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v19[i] = sums.a19[i];
-    if (store) static_cast<float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])] = fw::convert<float>(row.v19[i]);
+    if (store) static_cast<float*>(a.pointers[6])[(row.pos + i) * static_cast<index>(a.strides[6][1])] = row.v19[i];
     row.v21[i] = sums.a21[i];
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v21[i]);
+    if (store) static_cast<float*>(a.pointers[7])[(row.pos + i) * static_cast<index>(a.strides[7][1])] = row.v21[i];
   }
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
+__global__ void __launch_bounds__(512) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Kept kept;
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
+    index row_index = part + turn * static_cast<index>(a.parts);
     row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-    place_row(a, row_tile.quotient, 0, row);
+    place_row(a, row);
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
-    row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
     const fw::ReadAgain again = {a.reads};
     const fw::ReadLast last = {{fw::evict_normal}};
@@ -1500,36 +854,34 @@ __global__ void __launch_bounds__(512) fw_window_column_backward_conv_transpose3
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
     Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
       Values x[AHEAD0];
-      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+          load_0(a, row, place(a, e), again, last, next0[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
+        const index beyond = (n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+          stage_0(a, row, place(a, e), x[n], true, sums0);
         }
       }
       if (end0 - e0 <= AHEAD0 * step0) break;
@@ -1539,7 +891,7 @@ __global__ void __launch_bounds__(512) fw_window_column_backward_conv_transpose3
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1549,47 +901,42 @@ __global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
+  place_row(a, row);
   constexpr int AHEAD0 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
   Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
 #pragma unroll
   for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
+    const index beyond = (n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+      load_0(a, row, place(a, e), again, last, next0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
     Values x[AHEAD0];
-    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(a, e), again, last, next0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        stage_0(a, row, place(a, e), x[n], true, sums0);
       }
     }
     if (end0 - e0 <= AHEAD0 * step0) break;
@@ -1598,7 +945,7 @@ __global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -1608,11 +955,10 @@ __global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   fw::follow_last_launch();
   load_row(a, row);
-  row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -1624,7 +970,7 @@ __global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -1636,235 +982,6 @@ __global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3
     sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
-'''
-
-# ---- fw_pointwise_contiguous_2: backward, pointwise schedule -----------------------------------------------------
-#
-# operators: contiguous
-#
-#     dL_dconv_transpose_weight = cast(conv_weight_grad_25, f32)
-_FW_POINTWISE_CONTIGUOUS_2_TILED = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
-constexpr int tile0 = 0;
-constexpr int tile1 = tile0 + fw::tile_bytes<0, float>;
-
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c2;
-  index c3;
-  index c4;
-  bool live;  // there is such a row
-  fw::u32 tile;  // where it stands in every tile
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
-  row.c4 = q4.remainder;
-  restanchor = q4.quotient;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]) + row.c4 * static_cast<index>(a.strides[0][4]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]) + row.c4 * static_cast<index>(a.strides[1][4]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  if constexpr (!fw::tiled<0>) fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(fw::tiled<1> ? fw::tile_memory<float>(tile1) + row.tile : static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
-}
-
-}  // namespace
-FW_FN void move_across(const Args& a, index to, Row& row) {
-  if constexpr (fw::ACROSS == 0) row.c0 = to;
-  if constexpr (fw::ACROSS == 2) row.c2 = to;
-  if constexpr (fw::ACROSS == 3) row.c3 = to;
-  if constexpr (fw::ACROSS == 4) row.c4 = to;
-  row.o0 += to * static_cast<index>(a.strides[0][fw::ACROSS]);
-  row.o1 += to * static_cast<index>(a.strides[1][fw::ACROSS]);
-}
-FW_FN void load_tiled([[maybe_unused]] const Row& row, [[maybe_unused]] Values& x) {
-  if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
-}
-__global__ void __launch_bounds__(256, 4) fw_pointwise_contiguous_2(const Args a) {
-  fw::follow_last_launch();
-  const fw::Tile tile = fw::make_tile(a);
-  Row row;
-  row.live = true;
-  place_row(a, tile.anchor, 0, row);
-  fw::Squares<float> square0;
-  if constexpr (fw::tiled<0>) square0.load(tile, static_cast<const float*>(a.pointers[0]) + row.o0, a.reads, a.strides[0][1], a.walked, a.line);
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along);
-    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
-    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
-    Row here = row;
-    move_across(a, across, here);
-    here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_moving(a, here, place(a, e), x[item]);
-  }
-  if constexpr (fw::tiled<0>) square0.put(tile, fw::tile_memory<float>(tile0), a.walked, a.line);
-  if constexpr (false || fw::tiled<0>) fw::barrier();
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    const index e = tile.along + static_cast<index>(tile.item_along);
-    const index across = tile.across * fw::U + static_cast<index>(tile.across_of(item));
-    if (!tile.has(item) || across >= a.walked || e >= a.line) continue;
-    Row here = row;
-    move_across(a, across, here);
-    here.tile = tile.place(tile.across_of(item), tile.item_along);
-    load_tiled(here, x[item]);
-    stage_0(a, here, place(a, e), x[item], Fixed(), kept, true);
-  }
-  if constexpr (false || fw::tiled<1>) fw::barrier();
-  if constexpr (fw::tiled<1>) fw::Squares<float>::store(tile, fw::tile_memory<float>(tile1), static_cast<float*>(a.pointers[1]) + row.o1, a.strides[1][1], a.walked, a.line);
-}
-'''
-_FW_POINTWISE_CONTIGUOUS_2 = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<5, 2, 1, 1> {};
-
-struct Row {
-  index o0;
-  index o1;
-  index c0;
-  index c2;
-  index c3;
-  index c4;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  const fw::Quotient q4 = fw::divided(restanchor, a.sizes[4], a.divider[4]);
-  row.c4 = q4.remainder;
-  restanchor = q4.quotient;
-  const fw::Quotient q3 = fw::divided(restanchor, a.sizes[3], a.divider[3]);
-  row.c3 = q3.remainder;
-  restanchor = q3.quotient;
-  const fw::Quotient q2 = fw::divided(restanchor, a.sizes[2], a.divider[2]);
-  row.c2 = q2.remainder;
-  restanchor = q2.quotient;
-  row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c2 * static_cast<index>(a.strides[0][2]) + row.c3 * static_cast<index>(a.strides[0][3]) + row.c4 * static_cast<index>(a.strides[0][4]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c2 * static_cast<index>(a.strides[1][2]) + row.c3 * static_cast<index>(a.strides[1][3]) + row.c4 * static_cast<index>(a.strides[1][4]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
-}
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float out1[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::as_stored<float, float>(v0);
-    out1[i] = fw::convert<float>(v1);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), out1);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_contiguous_2(const Args a) {
-  fw::follow_last_launch();
-  const index threads = static_cast<index>(fw::block_threads());
-  const fw::Quotient begin =
-      fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
-  Row first;
-  first.live = true;
-  place_row(a, begin.quotient, 0, first);
-  Row rows[ITEMS];
-  index e[ITEMS];
-  Values x[ITEMS];
-  Kept kept;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    rows[item] = first;
-    e[item] = begin.remainder + item * threads + static_cast<index>(fw::thread_index());
-    if (e[item] >= static_cast<index>(a.line)) {
-      const fw::Quotient beyond = fw::divided_beyond(e[item], a.line, a.line_divider);
-      const index anchor = begin.quotient + beyond.quotient;
-      e[item] = beyond.remainder;
-      rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
-    }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
-  }
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
-  }
 }
 '''
 
@@ -2170,35 +1287,13 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 # What kernels call: types, mathematics, the device.
 
 _PRELUDE = r'''
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define FW_CUDA 1
 #define FW_FN __device__ __forceinline__
-#else
-#define FW_CUDA 0
-#define FW_FN inline __attribute__((always_inline))
-#endif
-#if FW_CUDA || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define FW_FMA 1
-#else
-#define FW_FMA 0
-#endif
-#define FW_OPERATOR(result, name, op) \
-  template <class T>                  \
-  FW_FN result name(T a, T b) {       \
-    return a op b;                    \
-  }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 #define FW_SM90 1
 #else
 #define FW_SM90 0
 #endif
-// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
-#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
-#define FW_SENDS 1
-#else
-#define FW_SENDS 0
-#endif
-#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#if FW_SM90 && __CUDA_ARCH__ < 1000
 #define FW_KEEPS 1
 #else
 #define FW_KEEPS 0
@@ -2213,9 +1308,7 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 FW_FN u32 bits_of(float x) { return __float_as_uint(x); }
-FW_FN u64 bits_of(double x) { return __double_as_longlong(x); }
 FW_FN float float_of(u32 b) { return __uint_as_float(b); }
-FW_FN double float_of(u64 b) { return __longlong_as_double(b); }
 
 // Storage only: values are float in registers.
 struct half {
@@ -2229,42 +1322,19 @@ struct bfloat16 {
 FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
 
 // To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
-#if FW_CUDA && !defined(FW_EMULATOR)
 FW_FN float to_float(half h) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
   return r;
 }
+
 FW_FN half to_half(float x) {
   half r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
 }
-#else
-FW_FN float to_float(half h) {
-  const u32 magnitude = u32(h.bits & 0x7fff) << 13;
-  const u32 rebased = magnitude + ((127 - 15) << 23);
-  // A denormal half is its mantissa on top of 2^-14, less 2^-14: right even where float denormals are
-  // flushed.
-  const float denormal = float_of(rebased + (1 << 23)) - 0x1p-14f;
-  const u32 finite = h.bits & 0x7c00 ? rebased : bits_of(denormal);
-  const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
-  return float_of(value | (u32(h.bits & 0x8000) << 16));
-}
-FW_FN half to_half(float x) {
-  const u32 b = bits_of(x);
-  const u32 magnitude = b & 0x7fffffff;
-  const u32 normal = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 aligns the denormal's last bit with the last bit of a float, and so rounds it.
-  const u32 denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
-  const u32 finite = magnitude < ((127 - 14) << 23) ? denormal : normal;
-  const u32 infinite = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-  const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
-  return {u16(value | (b >> 16 & 0x8000))};
-}
-#endif
 
-#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
 FW_FN bfloat16 to_bfloat16(float x) {
   bfloat16 r;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
@@ -2311,24 +1381,6 @@ FW_FN To convert(From v) {
   }
 }
 
-// A value as it is read back after it has been stored as a `Storage`.
-template <class Storage, class Register, class From>
-FW_FN Register as_stored(From v) {
-#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
-  // One at a time is a slow instruction of another unit: two at a time, of which one is nothing.
-  if constexpr (same<Storage, bfloat16>::value && same<From, float>::value && same<Register, float>::value) {
-    u32 pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(v), "f"(0.0f));
-    return float_of(pair);  // the upper half of a float
-  } else if constexpr (same<Storage, half>::value && same<From, float>::value && same<Register, float>::value) {
-    u32 pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(0.0f), "f"(v));
-    return to_float(half{u16(pair)});
-  } else
-#endif
-    return convert<Register>(convert<Storage>(v));
-}
-
 template <class T>
 struct ieee;
 
@@ -2352,113 +1404,18 @@ struct ieee<float> {
   static constexpr float erfcx_hi = 0x1.058672p+0f, erfcx_lo = -0x1.134278p-26f;
 };
 
-template <>
-struct ieee<double> {
-  using bits = u64;
-  static constexpr int mantissa = 52;
-  static constexpr u64 bias = 1023;
-  static constexpr u64 sign = 0x8000000000000000u;
-  static constexpr u64 infinity = 0x7ff0000000000000u, nan = 0x7ff8000000000000u;
-  static constexpr u64 root_half = 0x3fe6a09e667f3bcdu;
-  static constexpr double min_normal = 0x1p-1022;
-  static constexpr double shifter = 0x1.8p52;
-  static constexpr double log2e = 0x1.71547652b82fep+0, log2e_less_1 = 0x1.c551d94ae0bf8p-2;
-  static constexpr double ln2 = 0x1.62e42fefa39efp-1;
-  static constexpr double ln2_hi = 0x1.62e42fefa3p-1, ln2_lo = 0x1.3de6af278ece6p-42;
-  static constexpr double pio2_hi = 0x1.921fb54442d18p+0, pio2_lo = 0x1.1a62633145c07p-54;
-  static constexpr double exp_range = 746, exp2_range = 1076;
-  static constexpr double expm1_min = -40, expm1_max = 710;
-  static constexpr double tanh_range = 22, erfc_range = 27.3;
-  static constexpr double erfcx_hi = 0x1.058671b52c776p+0, erfcx_lo = -0x1.b0353dd6169e9p-56;
-};
-
 template <class T>
 FW_FN T infinity() {
   return float_of(ieee<T>::infinity);
 }
 
-template <class T>
-FW_FN T nan() {
-  return float_of(ieee<T>::nan);
-}
-
 // a * b + c, fused where the machine can; no formula here relies on the fusion.
 FW_FN float mad(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-
-FW_FN double mad(double a, double b, double c) { return __fma_rn(a, b, c); }
-
-// What rounding took from p = a * b, exactly.
-template <class T>
-FW_FN T product_error(T a, T b, T p) {
-#if FW_FMA
-  return mad(a, b, -p);
-#else
-  constexpr T split = T(u64(1) << (ieee<T>::mantissa / 2 + 1)) + 1;  // Veltkamp's halves, Dekker's sum
-  const T a_hi = a * split - (a * split - a), a_lo = a - a_hi;
-  const T b_hi = b * split - (b * split - b), b_lo = b - b_hi;
-  return a_lo * b_lo - (((p - a_hi * b_hi) - a_lo * b_hi) - a_hi * b_lo);
-#endif
-}
 
 // a - q * d, exact if q is close to a / d.
 template <class T>
 FW_FN T residual(T a, T q, T d) {
-#if FW_FMA
   return mad(-q, d, a);
-#else
-  const T p = q * d;
-  return (a - p) - product_error(q, d, p);
-#endif
-}
-
-// An unevaluated sum.
-template <class T>
-struct pair {
-  T hi, lo;
-};
-
-template <class T>
-FW_FN T sign(T x) {  // 0 for NaN, as in PyTorch
-  return T(T(0) < x) - T(x < T(0));
-}
-
-FW_OPERATOR(bool, gt, >)
-
-template <class T>
-FW_FN T select(bool condition, T a, T b) {
-  return condition ? a : b;
-}
-
-FW_OPERATOR(T, add, +)
-FW_OPERATOR(T, mul, *)
-
-// Integers wrap around.
-FW_FN i64 add(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) + static_cast<u64>(b)); }
-
-FW_FN i64 mul(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) * static_cast<u64>(b)); }
-
-template <class T>
-FW_FN T square(T x) {
-  return mul(x, x);
-}
-
-FW_FN float fmod(float x, float y) { return ::fmodf(x, y); }
-FW_FN double fmod(double x, double y) { return ::fmod(x, y); }
-
-// As in Python: the sign of the divisor.
-template <class T>
-FW_FN T remainder(T a, T b) {
-  const T r = fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
-}
-
-// Integers: a zero divisor gives 0 instead of a trap, and -1 is kept from the divider, which traps on the
-// least i64.
-FW_FN i64 fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % (b == 0 || b == -1 ? 1 : b); }
-
-FW_FN i64 remainder(i64 a, i64 b) {
-  const i64 r = fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
 }
 
 // (a + a_lo) / (d + d_lo), given y near 1 / d.
@@ -2488,7 +1445,7 @@ FW_FN void barrier() { __syncthreads(); }
 // The next launch on the stream may begin, as far as it does not depend on this one, once all blocks have come here.
 // Where nothing follows that was launched for it, and on older devices, nothing happens.
 FW_FN void let_next_launch_begin() {
-#if FW_SM90 && !defined(FW_EMULATOR)
+#if FW_SM90
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -2497,7 +1454,7 @@ FW_FN void let_next_launch_begin() {
 // kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
 // was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
-#if FW_SM90 && !defined(FW_EMULATOR)
+#if FW_SM90
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -2521,9 +1478,6 @@ FW_FN bool shuffle_xor(bool value, u32 offset) {
 extern __shared__ __align__(128) char shared_block[];
 
 FW_FN char* shared_memory() { return shared_block; }
-
-// PTX addresses shared memory by 32 bits.
-FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
 
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
@@ -2659,94 +1613,6 @@ FW_FN Division divide(u32 n, Divider d) {
   const u32 q = quotient(n, d);
   return {q, n - q * d.divisor};
 }
-
-#if FW_SM90
-// ---------------------------------------------------------------- barriers in shared memory, bulk copies (sm_90)
-
-// A phase ends when `arrivals` threads have arrived and all the bytes that were announced are there. The first phase
-// has parity 0. One thread initialises, then mbarrier_fence(), then a barrier() of the block.
-FW_FN void mbarrier_init(u64* barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// Makes initialised barriers known to the copy engine.
-FW_FN void mbarrier_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Orders this thread's own writes to shared memory before what the copy engine does next.
-FW_FN void fence_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-FW_FN void mbarrier_arrive(u64* barrier) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Announces bytes of bulk copies, and arrives.
-FW_FN void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
-// Announces bytes without arriving.
-FW_FN void mbarrier_expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-
-// Whether the phase of this parity has ended; may wait a while for it.
-FW_FN bool mbarrier_try_wait(u64* barrier, u32 parity) {
-  u32 done;
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
-FW_FN void mbarrier_wait(u64* barrier, u32 parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
-}
-
-// The same, for what other blocks of the cluster store.
-FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity) {
-  u32 done = 0;
-  while (done == 0)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-}
-
-// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
-// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
-// of the cluster.
-template <u32 N>
-FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank) {
-  u32 to, there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
-#pragma unroll
-  for (u32 i = 0; i < N; ++i)
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
-                                                                                                                16 * i),
-        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
-        : "memory");
-}
-
-// A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
-// Called by one thread.
-FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-#endif  // FW_SM90
 
 }  // namespace fw
 '''
@@ -2901,46 +1767,6 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
-#if FW_SENDS
-  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
-#endif
-}
-
-template <class S>
-FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
-                [[maybe_unused]] u32 block) {
-#if FW_SENDS
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  union {
-    u32 words[pieces * 4];
-    S what;
-  } sent = {};
-  sent.what = what;
-  store_async<pieces>(place, sent.words, barrier, block);
-#endif
-}
-
-FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
-#if FW_SENDS
-  mbarrier_wait_cluster(barrier, parity);
-#endif
-}
-
-template <class S>
-FW_FN void exchange(Team& team, S& sums) {
-  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
-  ++team.exchanges;
-  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
-  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    send(sums, slots + team.block() * width, arrived, block);
-  wait_for_mail(arrived, parity);
-  sums = slots->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-}
-
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
 // cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
@@ -2967,10 +1793,7 @@ FW_FN void reduce(Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-  } else if (team.cluster_bits != 0) {
-    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 }  // namespace fw
@@ -3466,9 +2289,6 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
-  // Those that serve rows of any length.
-  std::vector<Variant> variants_for_all_rows() const;
-  std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
   // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
@@ -3481,19 +2301,13 @@ class CudaRules {
   void set_vector(Call& call, int vector) const;
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
-  LaunchChoice rule_rows(Call& call) const;
-  std::optional<LaunchChoice> rule_clusters(Call& call) const;
-  LaunchChoice rule_walking(const Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
-  // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
-  LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
   bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
-  void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
   int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
@@ -3513,7 +2327,6 @@ class CudaRules {
 
   size_t first_partial(const Call& call) const;
   bool add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
-  bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
   int64_t cache_policy(const Call& c) const;
@@ -3552,91 +2365,14 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
   choice.threads = 128;
-  if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
-  return choice;
-}
-
-// In registers, if a block can hold a row.
-inline LaunchChoice CudaRules::rule_rows(Call& c) const {
-  const int usual = code_.cuda.items[code_.cuda.items.size() - 2], most = code_.cuda.items.back();
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.items = usual;
-  choice.threads = 128;
-  const bool sides = code_.cuda.has_sides();
-  // Sums on the side take as many registers as the row: twice the threads have them.
-  const Variant of_length{c.variant.vector, usual, false, {}, c.elements};
-  const int64_t threads = sides && has(of_length) ? held(of_length).most_threads : 256;
-  if (c.elements > usual * threads) choice.items = most;
-  // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
-  if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
-  // The sums of more teams are added up in the block, before they cost memory.
-  if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
-  // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
-  if (plan(c, choice)) return choice;
-  if (const auto together = rule_clusters(c)) return *together;
-  set_vector(c, c.variant.vector);
-  return rule_walking(c);
-}
-
-// Several blocks to a row where there are few.
-inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.split = c.anchors * c.walked < 2 * c.processors;
-  choice.threads = choice.split ? 256 : 512;
-  choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
-  return choice;
-}
-
-// Longer rows are held by the blocks of a cluster together, as few of them as can; by more where processors would be
-// idle. Of very few rows more blocks can work on one than a cluster has.
-inline std::optional<LaunchChoice> CudaRules::rule_clusters(Call& c) const {
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.items = code_.cuda.items.back();
-  choice.threads = 128;
-  const int64_t rows = c.anchors * c.walked;
-  std::optional<LaunchChoice> best;
-  for (choice.cluster = 2; choice.cluster <= largest_cluster_anywhere; choice.cluster *= 2) {
-    if (best && rows * best->cluster >= c.processors) break;
-    // Many rows even out what the device does not do at one speed; of few, a cluster asks for the next one ahead.
-    choice.scale = !code_.cuda.has_sides() && rows * choice.cluster > 64 * c.processors ? 3 : 0;
-    if (rows * choice.cluster * 2 >= c.processors && plan(c, choice)) best = choice;
-    set_vector(c, choice.vector);
-  }
-  return best;
-}
-
-inline LaunchChoice CudaRules::in_registers(int vector) const {
-  LaunchChoice choice;
-  choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0];
-  if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
-  choice.threads = 512;
-  choice.lanes = 32 / choice.vector;
   return choice;
 }
 
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice = in_registers(vector);
-  // Few rows are those of a warp alone, which waits for no other; it holds no more than it needs, and many fit.
-  for (int items : code_.cuda.items)
-    if (has({choice.vector, items, false, {}}) && 32 / choice.lanes * items >= c.elements)
-      choice.items = std::min(choice.items, items);
-  const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  const int64_t threads = std::min(team * choice.lanes, std::max<int64_t>(team * 8, 256));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(threads, 32, 512));
-  if (choice.threads == 32) choice.scale = 2;
-  if (plan(c, choice)) {
-    const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
-    if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
-  }
+  LaunchChoice choice;
   choice.vector = vector;
   choice.items = 0;
   choice.threads = 128;
@@ -3661,12 +2397,8 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   c.variant.cluster = choice.cluster > 1 && spreads_teams();
   c.threads = choice.threads;
   c.cluster = choice.cluster;
-  if (code_.nest.kind == Loops::Kind::pointwise)
-    plan_pointwise(c, choice);
-  else if (code_.nest.kind == Loops::Kind::column)
-    plan_columns(c, choice);
-  else
-    plan_rows(c, choice);
+  if (code_.nest.kind == Loops::Kind::pointwise) plan_pointwise(c, choice);
+  if (code_.nest.kind == Loops::Kind::column) plan_columns(c, choice);
   return possible(c);
 }
 
@@ -3774,7 +2506,8 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
-  return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
+  uint32_t bytes = slot_bytes(c);
+  return bytes;
 }
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
@@ -3810,29 +2543,6 @@ inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
   c.blocks = rows * c.splits;
 }
 
-inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
-  c.split = choice.split;
-  if (c.split) {
-    c.team = c.threads;
-    split_elements(c, c.anchors * c.walked, choice.scale);
-    c.parts = c.side_parts = c.walked;
-    c.total_parts = c.walked * c.splits;
-    return;
-  }
-  c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
-  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements, c.variant.cluster}; has(of_length))
-    c.variant.row = c.elements;
-  if (c.team > 32) c.threads = c.team / c.spread();  // a team of several warps has the block to itself, or the cluster
-  if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
-  if (!possible(c)) return;
-  c.tiles = c.anchors / c.anchors_together;
-  // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
-  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool places = code_.cuda.sides_at_positions() > 0;
-  share_rows(c, c.anchors, places ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
-  c.total_parts = c.parts;
-}
-
 inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
   c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
   if (choice.items != 0) {
@@ -3856,7 +2566,7 @@ inline bool CudaRules::possible(const Call& c) const {
   const int64_t span = c.team * c.lanes;
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
-  const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
+  int64_t most = pointwise || c.split ? 256 : 512;
   if (c.threads < 32 || c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of rows or columns in registers, and each of its blocks has threads of every lane; or it has
   // sums on the side, and each of its blocks owns some of their places.
@@ -3910,35 +2620,6 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   if (nest.kind == Loops::Kind::pointwise) return;
   loops_.merge(g, anchors, nest.inner, LoopGeometry::Text::own_axes);
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
-}
-
-inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
-  std::vector<Variant> result;
-  std::vector<int> items = code_.cuda.items;
-  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
-  for (int n : items) {
-    const bool columns = holds_columns(n);
-    const int widest = columns ? held_columns(widest_) : widest_;
-    result.push_back({widest, n, false, {}});
-    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
-    // Single elements are the exception: the variants that the rule takes serve all sizes.
-    bool by_rule = n == items[0] || n == 0;
-    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
-  }
-  return result;
-}
-
-// The kernels of a variant: for whole rows, for each sweep over split ones, for the parts of sums on the side.
-inline std::vector<std::string> CudaRules::entries(const Variant& variant) const {
-  std::vector<std::string> result{code_.name};
-  if (code_.nest.kind == Loops::Kind::pointwise || variant.items != 0) return result;
-  const CudaLoops::Walking& walking = code_.cuda.walking;
-  for (int p = 0; p <= walking.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
-  for (int p = 0; p < walking.stages; ++p)
-    if (!walking.sums[static_cast<size_t>(p)].empty()) result.push_back(code_.name + "_merge" + std::to_string(p));
-  if (code_.cuda.has_sides()) result.push_back(code_.name + "_sides");
-  return result;
 }
 
 // Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
@@ -3996,20 +2677,6 @@ inline size_t CudaRules::first_partial(const Call& c) const {
          3 * c.g.axes;
 }
 
-// Whether the one part of all sums on the side lies as the results do, and may be written there.
-inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const Tensor*>& operands) const {
-  if (c.split || c.variant.items == 0 || c.side_parts != 1) return false;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    if (!code_.cuda.position_side[side++] || operands[o]->dtype != code_.operands[o].dtype) return false;
-    if (reinterpret_cast<uintptr_t>(operands[o]->data) % widest_vector != 0) return false;
-    for (size_t a = 0; a < c.g.axes; ++a)
-      if (c.g.sizes[a] != 1 && c.g.stride(o, a) != c.side_strides[a]) return false;
-  }
-  return true;
-}
-
 // Buffers for partial sums and for sums on the side. Whether these have parts, which another launch adds up.
 inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
@@ -4021,30 +2688,7 @@ inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     if (c.partial.back())
       result.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
-  if (!code_.cuda.has_sides()) return false;
-  c.side_strides.assign(c.g.axes, 0);
-  c.total_strides.assign(c.g.axes, 0);
-  int64_t stride = 1;
-  auto lay_out = [&](const std::vector<int>& axes, std::vector<int64_t>& strides) {
-    for (size_t k = axes.size(); k-- > 0;) {
-      strides[static_cast<size_t>(axes[k])] = stride;
-      stride *= c.g.sizes[static_cast<size_t>(axes[k])];
-    }
-  };
-  lay_out(code_.cuda.anchor_axes, c.total_strides);
-  stride = 1;
-  lay_out({code_.nest.inner}, c.side_strides);
-  lay_out(code_.nest.reduced, c.side_strides);
-  lay_out(code_.cuda.anchor_axes, c.side_strides);
-  if (sides_are_results(c, operands)) return false;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const bool position = code_.cuda.position_side[side++];
-    const int64_t elements = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    result.buffers.push_back({elements * c.anchors * size_of(code_.operands[o].dtype), o});
-  }
-  return true;
+  return false;
 }
 
 // What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
@@ -4135,29 +2779,6 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
-  if (!sides_in_parts) return result;
-  // The parts of sums on the side: neighbouring results side by side, a team for each.
-  int64_t outputs = 1, terms = 1;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
-    const bool position = code_.cuda.position_side[side++];
-    const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    outputs = std::max(outputs, results);
-    terms = std::max(terms, parts * c.anchors / results);
-  }
-  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
-  c.variant.items = 0;
-  c.variant.row = 0;
-  c.variant.cluster = false;
-  c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
-  c.cluster = 1;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
-  c.team = std::max(team, 32 / c.lanes);
-  c.threads = c.team * c.lanes;
-  c.side_blocks = ceil_div(outputs, c.lanes);
-  start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
   return result;
 }
 
@@ -4294,7 +2915,8 @@ class CudaVariants : CudaRules {
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+    if (plan_tiled(c, call.operands)) return {{}, true, launches(c, call.operands)};
+    if (!plan(c, rule(c, c.widest)))
       throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
     return {{}, true, launches(c, call.operands)};
   }
@@ -4401,7 +3023,7 @@ _TABLE = [
     ("fw_pointwise_channels_last", "CudaKernel", r'''
   k.name = "fw_pointwise_channels_last";
   k.operands = {
-      {"x", DType::f32, false, false, {{0}, {1}, {2}, {3}, {4}}},
+      {"operand 0", DType::f32, false, false, {{0}, {1}, {2}, {3}, {4}}},
       {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}, {4}}},
   };
   k.axes = {{false, false}, {false, false}, {false, false}, {false, false}, {false, false}};
@@ -4417,7 +3039,9 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {2, 3, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CHANNELS_LAST_TILED], [''],
+        ("{1, 8, false, {2, 3, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CHANNELS_LAST], [''],
+            dict(VECTOR=1, ITEMS=8, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=4)),
+        ("{4, 4, false, {2, 3, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CHANNELS_LAST], [''],
             dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=4)),
         ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
@@ -4426,90 +3050,8 @@ _TABLE = [
         ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_channels_last_2", "CudaKernel", r'''
-  k.name = "fw_pointwise_channels_last_2";
-  k.operands = {
-      {"conv_transpose_weight", DType::f32, false, false, {{0}, {1}, {2}, {3}, {4}}},
-      {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}, {4}}},
-  };
-  k.axes = {{false, false}, {false, false}, {false, false}, {false, false}, {false, false}};
-  k.nest.kind = Loops::Kind::pointwise;
-  k.nest.reduced = {0, 1, 2, 3};
-  k.nest.inner = 4;
-  k.nest.stages = 1;
-  k.cuda.anchor_axes = {0, 1, 2, 3};
-  k.cuda.sums = {{}};
-  k.cuda.vectors = {{0, 4}, {1, 4}};
-  k.cuda.walking.stages = 0;
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {2};
-  k.cuda.can_tile = true;
-''', [
-        ("{1, 8, false, {2, 3, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CHANNELS_LAST_2_TILED], [''],
-            dict(VECTOR=1, ITEMS=8, WIDE=0, ROW=0, TILED=2, ACROSS=3, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST_2], [''],
-            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST_2], [''],
-            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST_2], [''],
-            dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
-    ]),
-    ("fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
-  k.name = "fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d";
-  k.operands = {
-      {"conv", DType::f32, false, false, {{0}, {1}, {5}, {6}, {7}}},
-      {"conv_transpose_bias", DType::f32, false, false, {{1}}},
-      {"multiplier", DType::f32, false, false, {{1}, {}, {}, {}}},
-      {"max_pool", DType::f32, true, false, {{0}, {1}, {2}, {3}, {4}}},
-  };
-  k.axes = {{false, false}, {false, false}, {true, false}, {true, false}, {true, false}, {false, true}, {false, true}, {false, true}};
-  k.numbers = {DType::f32};
-  k.nest.kind = Loops::Kind::pointwise;
-  k.nest.reduced = {0, 2, 3, 4};
-  k.nest.inner = 1;
-  k.nest.stages = 1;
-  k.cuda.anchor_axes = {0, 2, 3, 4};
-  k.cuda.sums = {{}};
-  k.cuda.vectors = {{0, 1}, {1, 1}, {2, 1}, {3, 1}};
-  k.cuda.walking.stages = 0;
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {1};
-  k.cuda.can_tile = false;
-''', [
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
-            [''], dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0)),
-        ("{1, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
-            [''], dict(VECTOR=1, ITEMS=1, WIDE=0, ROW=0)),
-        ("{1, 1, true, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
-            [''], dict(VECTOR=1, ITEMS=1, WIDE=1, ROW=0)),
-    ]),
-    ("fw_pointwise_contiguous", "CudaKernel", r'''
-  k.name = "fw_pointwise_contiguous";
-  k.operands = {
-      {"operand 0", DType::f32, false, false, {{0}, {1}, {2}, {3}, {4}}},
-      {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}, {4}}},
-  };
-  k.axes = {{false, false}, {false, false}, {false, false}, {false, false}, {false, false}};
-  k.nest.kind = Loops::Kind::pointwise;
-  k.nest.reduced = {0, 2, 3, 4};
-  k.nest.inner = 1;
-  k.nest.stages = 1;
-  k.cuda.anchor_axes = {0, 2, 3, 4};
-  k.cuda.sums = {{}};
-  k.cuda.vectors = {{0, 1}, {1, 1}};
-  k.cuda.walking.stages = 0;
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {2};
-  k.cuda.can_tile = true;
-''', [
-        ("{4, 4, false, {2, 4, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONTIGUOUS_TILED], [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
-    ]),
-    ("fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_2", "CudaKernel", r'''
-  k.name = "fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_2";
+    ("fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
+  k.name = "fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d";
   k.operands = {
       {"conv", DType::f32, false, false, {{0}, {1}, {5}, {6}, {7}}},
       {"conv_transpose_bias", DType::f32, false, false, {{1}}},
@@ -4531,15 +3073,42 @@ _TABLE = [
   k.cuda.items = {1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_2],
-            [''], dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0)),
-        ("{1, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_2],
-            [''], dict(VECTOR=1, ITEMS=1, WIDE=0, ROW=0)),
-        ("{1, 1, true, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_2],
-            [''], dict(VECTOR=1, ITEMS=1, WIDE=1, ROW=0)),
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D], [''],
+            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0)),
+        ("{1, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D], [''],
+            dict(VECTOR=1, ITEMS=1, WIDE=0, ROW=0)),
+        ("{1, 1, true, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D], [''],
+            dict(VECTOR=1, ITEMS=1, WIDE=1, ROW=0)),
     ]),
-    ("fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
-  k.name = "fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d";
+    ("fw_pointwise_contiguous", "CudaKernel", r'''
+  k.name = "fw_pointwise_contiguous";
+  k.operands = {
+      {"operand 0", DType::f32, false, false, {{0}, {1}, {2}, {3}, {4}}},
+      {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}, {4}}},
+  };
+  k.axes = {{false, false}, {false, false}, {false, false}, {false, false}, {false, false}};
+  k.nest.kind = Loops::Kind::pointwise;
+  k.nest.reduced = {0, 2, 3, 4};
+  k.nest.inner = 1;
+  k.nest.stages = 1;
+  k.cuda.anchor_axes = {0, 2, 3, 4};
+  k.cuda.sums = {{}};
+  k.cuda.vectors = {{0, 1}, {1, 1}};
+  k.cuda.walking.stages = 0;
+  k.cuda.walking.final_phase = false;
+  k.cuda.items = {2};
+  k.cuda.can_tile = true;
+''', [
+        ("{4, 4, false, {2, 4, 1}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONTIGUOUS], [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4, ACROSS_VECTOR=1)),
+        ("{4, 4, false, {2, 4, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONTIGUOUS], [''],
+            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4, ACROSS_VECTOR=4)),
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
+    ]),
+    ("fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
+  k.name = "fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}, {5}, {6}, {7}}},
       {"saved_max_pool_index18", DType::u8, false, false, {{0}, {1}, {5}, {6}, {7}}},
@@ -4566,42 +3135,12 @@ _TABLE = [
   k.cuda.ahead = {2};
   k.cuda.can_tile = false;
 ''', [
-        ("{1, 0, false, {}, 0}",
-            [_LOOPS, _FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{4, 0, false, {}, 0}",
-            [_LOOPS, _FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}",
-            [_LOOPS, _FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
-    ]),
-    ("fw_pointwise_contiguous_2", "CudaKernel", r'''
-  k.name = "fw_pointwise_contiguous_2";
-  k.operands = {
-      {"conv_weight_grad", DType::f32, false, false, {{0}, {1}, {2}, {3}, {4}}},
-      {"cast", DType::f32, true, false, {{0}, {1}, {2}, {3}, {4}}},
-  };
-  k.axes = {{false, false}, {false, false}, {false, false}, {false, false}, {false, false}};
-  k.nest.kind = Loops::Kind::pointwise;
-  k.nest.reduced = {0, 2, 3, 4};
-  k.nest.inner = 1;
-  k.nest.stages = 1;
-  k.cuda.anchor_axes = {0, 2, 3, 4};
-  k.cuda.sums = {{}};
-  k.cuda.vectors = {{0, 1}, {1, 1}};
-  k.cuda.walking.stages = 0;
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {2};
-  k.cuda.can_tile = true;
-''', [
-        ("{4, 4, false, {2, 4, 1}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONTIGUOUS_2_TILED], [''],
-            dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=2, ACROSS=4, ACROSS_VECTOR=1)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS_2], [''],
-            dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS_2], [''],
-            dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS_2], [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
 ]
 _BACKEND, _NAME = "cuda", "convtranspose3d_leakyrelu_mul_leakyrelu_maxpool"

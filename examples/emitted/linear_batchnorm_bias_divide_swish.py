@@ -5,19 +5,13 @@ are built when the model first runs. Names, order and first values of all parame
 
 What was fused
   fw_column_batch_norm_add_div_sigmoid_mul
-    forward, column schedule, reads 33.7 MB, writes 33.6 MB: batch_norm add div sigmoid mul
-  fw_column_batch_norm_add_div_sigmoid_mul_2
     forward, column schedule, reads 33.7 MB, writes 33.7 MB: batch_norm add div sigmoid mul
-  fw_column_backward_batch_norm_div_sigmoid_mul
-    backward, column schedule, reads 67.2 MB, writes 33.6 MB: batch_norm div sigmoid mul
-  fw_row_backward_add
-    backward, row schedule, reads 32.8 kB, writes 4 B: add
-  fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul
-    forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear_bias batch_norm add div sigmoid mul
-  fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul
-    backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear_bias batch_norm add div sigmoid mul
-  fw_row_backward_add_2
-    backward, row schedule, reads 32.8 kB, writes 4 B: add
+  fw_column_batch_norm_add_div_sigmoid_mul_2
+    backward, column schedule, reads 67.2 MB, writes 33.6 MB: batch_norm add div sigmoid mul
+  fw_pointwise_linear_batch_norm_add_div_sigmoid_mul
+    forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear batch_norm add div sigmoid mul
+  fw_column_linear_batch_norm_add_div_sigmoid_mul
+    backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear batch_norm add div sigmoid mul
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[1024, 8192]) moves 1.01 GB
@@ -37,7 +31,8 @@ Why it is faster
   nested_sum: a sum over more dimensions continues from one over fewer.
 
 Left to PyTorch
-  forward: matmul, backward: matmul x2: its library computes them well, and is called as eager calls it.
+  forward: matmul, backward: matmul x2, backward: sum: its library computes them well, and is called as eager calls
+  it.
 """
 
 import hashlib
@@ -94,14 +89,16 @@ def _region_0_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     _positive(n2, 'linear_weight.shape[0]')
     _more_than_one(n0)
     permute_9 = linear_weight.permute(1, 0)
-    matmul_10 = torch.mm(x, permute_9)
+    saved0 = torch.mm(x, permute_9)
     del permute_9
+    saved1 = torch.empty((1, n2), dtype=torch.float32, device=device)
+    saved2 = torch.empty((1, n2), dtype=torch.float32, device=device)
     mul_44 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-    _kernels().fw_column_batch_norm_add_div_sigmoid_mul([matmul_10, linear_bias, batch_norm_running_mean,
-        batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var, batch_norm_weight,
-        batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked, batch_norm_num_batches_tracked], [n0, n2],
-        [n0, 1e-05, 0.1, 0.9, 1.5, 1.0])
-    del matmul_10
+    _kernels().fw_column_batch_norm_add_div_sigmoid_mul([saved0, saved1, saved2, linear_bias,
+        batch_norm_running_mean, batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var,
+        batch_norm_weight, batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked,
+        batch_norm_num_batches_tracked], [n0, n2], [n0, 1e-05, 0.1, 0.9, 1.5, 1.0])
+    del saved0, saved1, saved2
     return (mul_44,)
 
 
@@ -120,7 +117,7 @@ class _Region0(torch.autograd.Function):
         saved1 = torch.empty((1, n2), dtype=torch.float32, device=device)
         saved2 = torch.empty((1, n2), dtype=torch.float32, device=device)
         mul_44 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-        _kernels().fw_column_batch_norm_add_div_sigmoid_mul_2([saved0, saved1, saved2, linear_bias,
+        _kernels().fw_column_batch_norm_add_div_sigmoid_mul([saved0, saved1, saved2, linear_bias,
             batch_norm_running_mean, batch_norm_running_mean, batch_norm_running_var, batch_norm_running_var,
             batch_norm_weight, batch_norm_bias, bias, mul_44, batch_norm_num_batches_tracked,
             batch_norm_num_batches_tracked], [n0, n2], [n0, 1e-05, 0.1, 0.9, 1.5, 1.0])
@@ -141,7 +138,7 @@ class _Region0(torch.autograd.Function):
             mul_40 = torch.empty((n0, n2), dtype=torch.float32, device=device)
             dL_dbatch_norm_weight = torch.empty((n2,), dtype=torch.float32, device=device)
             dL_dbatch_norm_bias = torch.empty((n2,), dtype=torch.float32, device=device)
-            _kernels().fw_column_backward_batch_norm_div_sigmoid_mul([dL_dy0, saved_5, saved_6, saved_7,
+            _kernels().fw_column_batch_norm_add_div_sigmoid_mul_2([dL_dy0, saved_5, saved_6, saved_7,
                 batch_norm_weight, batch_norm_bias, bias, mul_40, dL_dbatch_norm_weight, dL_dbatch_norm_bias],
                 [n0, n2], [n0, 1e-05, 1.5])
         if need[0]:
@@ -151,8 +148,7 @@ class _Region0(torch.autograd.Function):
             dL_dlinear_weight = torch.mm(permute_42, x)
             del mul_40, permute_42
         if need[7]:
-            dL_dbias = torch.empty((1,), dtype=torch.float32, device=device)
-            _kernels().fw_row_backward_add([dL_dbatch_norm_bias, dL_dbias], [n2], [])
+            dL_dbias = torch.sum(dL_dbatch_norm_bias, [0], keepdim=True)
         if need[2]:
             dL_dlinear_bias = torch.zeros((n2,), dtype=torch.float32, device=device)
         return (
@@ -184,13 +180,12 @@ def _region_1_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     n0 = x.shape[0]
     n2 = linear_weight.shape[0]
     permute_8 = linear_weight.permute(1, 0)
-    matmul_9 = torch.mm(x, permute_8)
+    saved0 = torch.mm(x, permute_8)
     del permute_8
     mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul([matmul_9, linear_bias,
-        batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
-        [n0, n2], [1e-05, 1.5])
-    del matmul_9
+    _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([saved0, linear_bias, batch_norm_running_mean,
+        batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22], [n0, n2], [1e-05, 1.5])
+    del saved0
     return (mul_22,)
 
 
@@ -205,7 +200,7 @@ class _Region1(torch.autograd.Function):
         saved0 = torch.mm(x, permute_8)
         del permute_8
         mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
+        _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
             [n0, n2], [1e-05, 1.5])
         ctx.save_for_backward(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
@@ -227,7 +222,7 @@ class _Region1(torch.autograd.Function):
         sum_34 = torch.empty((1, n2), dtype=torch.float32, device=device)
         sum_37 = torch.empty((1, n2), dtype=torch.float32, device=device)
         sum_39 = torch.empty((1, n2), dtype=torch.float32, device=device)
-        _kernels().fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
+        _kernels().fw_column_linear_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_30,
             sum_34, sum_37, sum_39], [n0, n2], [1e-05, 1.5])
         if need[0]:
@@ -237,8 +232,7 @@ class _Region1(torch.autograd.Function):
             dL_dlinear_weight = torch.mm(permute_32, x)
             del mul_30, permute_32
         if need[7]:
-            sum_41 = torch.empty((1, 1), dtype=torch.float32, device=device)
-            _kernels().fw_row_backward_add_2([sum_39, sum_41], [n2], [])
+            sum_41 = torch.sum(sum_39, [0, 1], keepdim=True)
         if need[2]:
             dL_dlinear_bias = sum_34.reshape((n2,))
         if need[3]:
@@ -279,147 +273,84 @@ def _region_1(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
 # linear_batchnorm_bias_divide_swish.py:20: return x * torch.sigmoid(x)
 #
-#     t0 = sum(matmul_10, over n0)
-#     t1 = t0 / n0
-#     t2 = matmul_10 - t1
-#     t3 = sum(square(t2), over n0)
-#     t4 = t3 / n0
-#     batch_norm_running_mean = ((t1 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
-#     batch_norm_running_var = ((t4 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
-#     t5 = (t2 * ((rsqrt(t4 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
-#     mul_44 = t5 * sigmoid(t5)
+#     saved1 = sum(matmul_10, over n0)
+#     t0 = saved1 / n0
+#     t1 = matmul_10 - t0
+#     saved2 = sum(square(t1), over n0)
+#     t2 = saved2 / n0
+#     batch_norm_running_mean = ((t0 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
+#     batch_norm_running_var = ((t2 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
+#     t3 = (t1 * ((rsqrt(t2 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
+#     mul_44 = t3 * sigmoid(t3)
 #     batch_norm_num_batches_tracked = batch_norm_num_batches_tracked + 1
 _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
 using fw::ITEMS;
-struct Args : fw::KernelArgs<2, 12, 6, 3> {};
+#if FW_ITEMS > 0
+struct Args : fw::KernelArgs<2, 14, 6, 3> {};
 
 struct Row {
-  float own1;
-  float own3;
-  float v3[V];
-  float own6;
-  float own7;
-  float own9;
-  float own10;
-  float own11;
-  float own12;
-  float own14;
-  float own15;
-  float own17;
-  float own18;
-  float v20;
-  float v21;
-  float own22;
-  float own23;
-  float own24;
-  float own25;
-  float own26;
-  float own27;
-  float own28;
-  float own30;
-  float v30[V];
-  float own32;
-  float v33;
-  float own34;
-  float own35;
-  float v35[V];
-  fw::i64 v39;
-  fw::i64 v41;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
+  float own1, own3, v3[V], own6, own7, own11, own15, own17, own18, v21, own24, own25, own26, own27, own30, v30[V];
+  float own32, v33, own35, v35[V];
+  fw::i64 v39, v41;
+  index o0, o11;
   index pos;  // first of this thread's columns
   int own;  // which of them is its own
   bool live;  // there is such a row
 };
+#else
+struct Args : fw::KernelArgs<2, 14, 6, 2> {};
 
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0;
-  row.o8 = 0;
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
-  row.o10 = 0;
-  row.o11 = 0;
+struct Row {
+  float v1[V], v3[V], v6[V], v7[V], v9[V], v10[V], v11[V], v12[V], v14[V], v15[V], v17[V], v18[V], v20, v21, v22[V];
+  float v23[V], v24[V], v25[V], v26[V], v27[V], v28[V], v30[V], v32[V], v33, v34[V], v35[V];
+  fw::i64 v39, v41;
+  index o0, o11;
+  index pos;  // first of this thread's columns
+  bool live;  // there is such a row
+};
+#endif
+FW_FN void place_row(const Args& a, Row& row) {
+  row.o0 = fw::along(row.pos, a.strides[0][1]);
+  row.o11 = fw::along(row.pos, a.strides[11][1]);
 }
 
 struct Values {
   float in0[V];
 };
-struct Fixed {
-};
-struct Kept {
-};
 
+#if FW_ITEMS > 0
 struct Place {
   index c0;
   index first, item;
   fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
+FW_FN Place place(index first, index item, fw::u32 bits) {
   Place at;
   at.first = first, at.item = item, at.bits = bits;
   const index e = first + (item << bits);
-  (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
   return at;
 }
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void load_row(const Args& a, Row& row, bool writer) {
-  (void)a, (void)row;
-  [[maybe_unused]] const int i = row.own;
-  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
-  row.own15 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
-  row.own24 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
-  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
-  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1]), a.reads));
-  row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
-  row.v39 = writer && row.own == 0 && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
+  const int i = row.own;
+  row.own11 = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+  row.own15 = writer ? static_cast<const float*>(a.pointers[4])[(row.pos + i) * static_cast<index>(a.strides[4][1])] : 0.0f;
+  row.own24 = writer ? static_cast<const float*>(a.pointers[6])[(row.pos + i) * static_cast<index>(a.strides[6][1])] : 0.0f;
+  row.own27 = fw::load(static_cast<const float*>(a.pointers[8]) + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads);
+  row.own32 = fw::load(static_cast<const float*>(a.pointers[9]) + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads);
+  row.v33 = fw::load(static_cast<const float*>(a.pointers[10]) + 0, a.reads);
+  row.v39 = writer && row.own == 0 && row.pos == 0 ? static_cast<const fw::i64*>(a.pointers[12])[0] : fw::i64(0);
 }
 
 template <int W>
@@ -427,69 +358,95 @@ struct SumsOf0 {
   float a1[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a1[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a1[i] = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
+  FW_FN void merge(const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a1[i] += other.a1[i];
-    }
+    for (int i = 0; i < W; ++i) a1[i] += other.a1[i];
   }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
     SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a1[i] = fw::shuffle_xor(a1[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a1[i] = fw::shuffle_xor(a1[i], offset);
     return other;
   }
-  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+  FW_FN SumsOf0<W / 2> half(bool upper) const {
     SumsOf0<W / 2> part;
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) part.a1[i] = upper ? a1[W / 2 + i] : a1[i];
     return part;
   }
 };
+#else
+struct Place {
+  index c0;
+};
+FW_FN Place place(index e) {
+  Place at;
+  index rest = e;
+  at.c0 = rest;
+  return at;
+}
+
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
+}
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
+}
+FW_FN void load_row(const Args& a, Row& row, bool writer) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    row.v11[i] = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+    row.v15[i] = writer ? static_cast<const float*>(a.pointers[4])[(row.pos + i) * static_cast<index>(a.strides[4][1])] : 0.0f;
+    row.v24[i] = writer ? static_cast<const float*>(a.pointers[6])[(row.pos + i) * static_cast<index>(a.strides[6][1])] : 0.0f;
+    row.v27[i] = fw::load(static_cast<const float*>(a.pointers[8]) + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads);
+    row.v32[i] = fw::load(static_cast<const float*>(a.pointers[9]) + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads);
+    row.v33 = fw::load(static_cast<const float*>(a.pointers[10]) + 0, a.reads);
+    row.v39 = writer && row.pos == 0 ? static_cast<const fw::i64*>(a.pointers[12])[0] : fw::i64(0);
+  }
+}
+
+template <int W>
+struct SumsOf0 {
+  fw::Moments<float, V> m6;
+  FW_FN void clear() {
+    m6.clear();
+  }
+  FW_FN void merge(const SumsOf0& other) {
+    m6.merge(other.m6);
+  }
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
+    SumsOf0 other;
+    other.m6 = m6.exchanged(offset);
+    return other;
+  }
+};
+#endif
 using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
-  row.own17 = fw::mul(row.own15, number3);
-  row.v20 = fw::sub(number0, 1.0f);
-  row.v21 = fw::div(number0, row.v20);
-  row.own25 = fw::mul(row.own24, number3);
-  row.own34 = fw::add(row.own32, row.v33);
-  row.own35 = fw::div(row.own34, divisor4);
+#if FW_ITEMS > 0
+FW_FN void row_0(const Args& a, Row& row, bool store, const fw::Team& team) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number3 = a.numbers[3].as<float>();
+  const float number4 = a.numbers[4].as<float>();
+  const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  const auto divisor4 = fw::divisor_of(number4);
+  row.own17 = row.own15 * number3;
+  row.v21 = fw::div(number0, number0 - 1.0f);
+  row.own25 = row.own24 * number3;
+  row.own35 = fw::div(row.own32 + row.v33, divisor4);
   row.v41 = fw::add(row.v39, number5);
-  if (store && row.own == 0 && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
+  if (store && row.own == 0 && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[0] = row.v41;
   fw::tell_columns(team, row.own35, row.v35);
 }
 
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_0(const Values& x, bool inside, Sums0& sums) {
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
+    const float v0 = x.in0[i];
     if (inside) sums.a1[i] += v0;
   }
 }
@@ -499,25 +456,19 @@ struct SumsOf1 {
   float a6[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a6[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a6[i] = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
+  FW_FN void merge(const SumsOf1& other) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a6[i] += other.a6[i];
-    }
+    for (int i = 0; i < W; ++i) a6[i] += other.a6[i];
   }
-  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN SumsOf1 exchanged(fw::u32 offset) const {
     SumsOf1 other;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a6[i] = fw::shuffle_xor(a6[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a6[i] = fw::shuffle_xor(a6[i], offset);
     return other;
   }
-  FW_FN SumsOf1<W / 2> half([[maybe_unused]] bool upper) const {
+  FW_FN SumsOf1<W / 2> half(bool upper) const {
     SumsOf1<W / 2> part;
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) part.a6[i] = upper ? a6[W / 2 + i] : a6[i];
@@ -526,180 +477,167 @@ struct SumsOf1 {
 };
 using Sums1 = SumsOf1<V>;
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
+FW_FN void row_1(const Args& a, Row& row, bool store, const fw::Team& team, const SumsOf0<1>& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const int i = row.own;
   row.own1 = sums.a1[0];
+  if (store) static_cast<float*>(a.pointers[1])[(row.pos + i) * static_cast<index>(a.strides[1][1])] = row.own1;
   row.own3 = fw::div(row.own1, divisor0);
-  row.own12 = fw::add(row.own3, row.own11);
-  row.own14 = fw::mul(row.own12, number2);
-  row.own18 = fw::add(row.own14, row.own17);
-  if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.own18);
+  row.own18 = ((row.own3 + row.own11) * number2) + row.own17;
+  if (store) static_cast<float*>(a.pointers[5])[(row.pos + i) * static_cast<index>(a.strides[5][1])] = row.own18;
   fw::tell_columns(team, row.own3, row.v3);
 }
 
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_1(const Row& row, const Values& x, bool inside, Sums1& sums) {
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v5 = fw::square(v4);
+    const float v5 = fw::square(x.in0[i] - row.v3[i]);
     if (inside) sums.a6[i] += v5;
   }
 }
 
-template <int W>
-struct SumsOf2 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf2& other) {
-  }
-  FW_FN SumsOf2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf2 other;
-    return other;
-  }
-  FW_FN SumsOf2<W / 2> half([[maybe_unused]] bool upper) const {
-    SumsOf2<W / 2> part;
-    return part;
-  }
-};
-using Sums2 = SumsOf2<V>;
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
+FW_FN void row_2(const Args& a, Row& row, bool store, const fw::Team& team, const SumsOf1<1>& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const float number4 = a.numbers[4].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const auto divisor4 = fw::divisor_of(number4);
+  const int i = row.own;
   row.own6 = sums.a6[0];
+  if (store) static_cast<float*>(a.pointers[2])[(row.pos + i) * static_cast<index>(a.strides[2][1])] = row.own6;
   row.own7 = fw::div(row.own6, divisor0);
-  row.own9 = fw::add(row.own7, number1);
-  row.own10 = fw::rsqrt(row.own9);
-  row.own22 = fw::mul(row.own7, row.v21);
-  row.own23 = fw::mul(row.own22, number2);
-  row.own26 = fw::add(row.own23, row.own25);
-  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own26);
-  row.own28 = fw::mul(row.own10, row.own27);
-  row.own30 = fw::div(row.own28, divisor4);
+  row.own26 = ((row.own7 * row.v21) * number2) + row.own25;
+  if (store) static_cast<float*>(a.pointers[7])[(row.pos + i) * static_cast<index>(a.strides[7][1])] = row.own26;
+  row.own30 = fw::div((fw::rsqrt(row.own7 + number1)) * row.own27, divisor4);
   fw::tell_columns(team, row.own30, row.v30);
 }
 
-FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
   float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v31 = fw::mul(v4, row.v30[i]);
-    const float v36 = fw::add(v31, row.v35[i]);
-    const float v37 = fw::sigmoid(v36);
-    const float v38 = fw::mul(v36, v37);
-    out38[i] = fw::convert<float>(v38);
+    const float v36 = ((x.in0[i] - row.v3[i]) * row.v30[i]) + row.v35[i];
+    out38[i] = v36 * fw::sigmoid(v36);
   }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.first * static_cast<index>(a.strides[9][0]) + at.item * (static_cast<index>(a.strides[9][0]) << at.bits)), out38);
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.first * static_cast<index>(a.strides[11][0]) + at.item * (static_cast<index>(a.strides[11][0]) << at.bits)), out38);
+}
+#else
+FW_FN void row_0(const Args& a, Row& row, bool store) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number3 = a.numbers[3].as<float>();
+  const float number4 = a.numbers[4].as<float>();
+  const fw::i64 number5 = a.numbers[5].as<fw::i64>();
+  const auto divisor4 = fw::divisor_of(number4);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    row.v17[i] = fw::mul(row.v15[i], number3);
+    row.v20 = number0 - 1.0f;
+    row.v21 = fw::div(number0, row.v20);
+    row.v25[i] = fw::mul(row.v24[i], number3);
+    row.v34[i] = fw::add(row.v32[i], row.v33);
+    row.v35[i] = fw::div(row.v34[i], divisor4);
+    row.v41 = fw::add(row.v39, number5);
+    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[0] = row.v41;
+  }
 }
 
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf2<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
+FW_FN void stage_0(const Values& x, bool inside, Sums0& sums) {
+  if (inside) sums.m6.count_vector();
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v0 = x.in0[i];
+    if (inside) sums.m6.add(i, v0);
+  }
 }
 
+FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const float number4 = a.numbers[4].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const auto divisor4 = fw::divisor_of(number4);
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    row.v1[i] = sums.m6.sum(i);
+    if (store) static_cast<float*>(a.pointers[1])[(row.pos + i) * static_cast<index>(a.strides[1][1])] = row.v1[i];
+    row.v3[i] = fw::div(row.v1[i], divisor0);
+    row.v6[i] = sums.m6.squares[i];
+    if (store) static_cast<float*>(a.pointers[2])[(row.pos + i) * static_cast<index>(a.strides[2][1])] = row.v6[i];
+    row.v7[i] = fw::div(row.v6[i], divisor0);
+    row.v9[i] = fw::add(row.v7[i], number1);
+    row.v10[i] = fw::rsqrt(row.v9[i]);
+    row.v12[i] = fw::add(row.v3[i], row.v11[i]);
+    row.v14[i] = fw::mul(row.v12[i], number2);
+    row.v18[i] = fw::add(row.v14[i], row.v17[i]);
+    if (store) static_cast<float*>(a.pointers[5])[(row.pos + i) * static_cast<index>(a.strides[5][1])] = row.v18[i];
+    row.v22[i] = fw::mul(row.v7[i], row.v21);
+    row.v23[i] = fw::mul(row.v22[i], number2);
+    row.v26[i] = fw::add(row.v23[i], row.v25[i]);
+    if (store) static_cast<float*>(a.pointers[7])[(row.pos + i) * static_cast<index>(a.strides[7][1])] = row.v26[i];
+    row.v28[i] = fw::mul(row.v10[i], row.v27[i]);
+    row.v30[i] = fw::div(row.v28[i], divisor4);
+  }
+}
+
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
+  float out38[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v36 = ((x.in0[i] - row.v3[i]) * row.v30[i]) + row.v35[i];
+    out38[i] = v36 * fw::sigmoid(v36);
+  }
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.c0 * static_cast<index>(a.strides[11][0])), out38);
+}
+#endif
 }  // namespace
+#if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
 __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
+  index row_index = part;
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   row.own = static_cast<int>(columns.lane >> team.lane_bits);
-  place_row(a, row_tile.quotient, 0, row);
-  [[maybe_unused]] index row_items = row.live ? held : 0;
+  place_row(a, row);
+  index row_items = row.live ? held : 0;
   fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
-  }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
+    index first_index = part + depth * static_cast<index>(a.parts);
     first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
     first.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, first_tile.quotient, 0, first);
-    [[maybe_unused]] index first_items = first.live ? held : 0;
+    place_row(a, first);
+    index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item < first_items) ask(a, first, place(static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
       if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
   }
   int depth = 0;
   load_row(a, row, row.live && columns.thread == 0);
-  fw::begin_cluster<SumsOf0<1>, SumsOf1<1>>(columns, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -710,16 +648,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     next.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, next_tile.quotient, 0, next);
-    [[maybe_unused]] index next_items = next.live ? held : 0;
+    place_row(a, next);
+    index next_items = next.live ? held : 0;
     const bool first = row.live && columns.thread == 0;
     row_0(a, row, first, team);
-    Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = item < row_items;
       static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
       if (item % GROUP == 0) {
@@ -727,19 +663,15 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
         const int first_of_group = item;
 #pragma unroll
         for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+          take(a, row, place(item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
         }
 #pragma unroll
         for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+          if (item < next_items) ask(a, next, place(static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
         }
         fw::copy_async_commit();
       }
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
+      stage_0(x[item], inside, sums0);
     }
     SumsOf0<1> own0 = fw::own_column(team, sums0);
     fw::reduce(columns, own0);
@@ -749,301 +681,35 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
     sums1.clear();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = item < row_items;
-      Fixed f;
-      take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
+      stage_1(row, x[item], inside, sums1);
     }
     SumsOf1<1> own1 = fw::own_column(team, sums1);
     fw::reduce(columns, own1);
     row_2(a, row, first, team, own1);
-    Sums2 sums2;
-    sums2.clear();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = item < row_items;
-      Fixed f;
-      take_fixed_2(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_2(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums2);
+      stage_2(a, row, place(static_cast<index>(team.thread), item, team.bits), x[item], inside);
     }
-    SumsOf2<1> own2 = fw::own_column(team, sums2);
-    row_3(a, row, first, team, own2);
     row = next;
     row_items = next_items;
   }
 }
-'''
-_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<2, 12, 6, 2> {};
-
-struct Row {
-  float v1[V];
-  float v3[V];
-  float v6[V];
-  float v7[V];
-  float v9[V];
-  float v10[V];
-  float v11[V];
-  float v12[V];
-  float v14[V];
-  float v15[V];
-  float v17[V];
-  float v18[V];
-  float v20;
-  float v21;
-  float v22[V];
-  float v23[V];
-  float v24[V];
-  float v25[V];
-  float v26[V];
-  float v27[V];
-  float v28[V];
-  float v30[V];
-  float v32[V];
-  float v33;
-  float v34[V];
-  float v35[V];
-  fw::i64 v39;
-  fw::i64 v41;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
-  index pos;  // first of this thread's columns
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0;
-  row.o8 = 0;
-  row.o9 = 0 + fw::along(row.pos, a.strides[9][1]);
-  row.o10 = 0;
-  row.o11 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index c0;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  index rest = e;
-  at.c0 = rest;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
-}
-template <class Again, class Last>
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
-}
-FW_FN void load_row(const Args& a, Row& row, bool writer) {
-  (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[1]) + row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1]), a.reads));
-    row.v15[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])]) : 0.0f;
-    row.v24[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1]), a.reads));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8, a.reads));
-    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[10])[row.o10]) : fw::i64(0);
-  }
-}
-
-template <int W>
-struct SumsOf0 {
-  fw::Moments<float, V> m6;
-  FW_FN void clear() {
-    m6.clear();
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
-    m6.merge(other.m6);
-  }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf0 other;
-    other.m6 = m6.exchanged(offset);
-    return other;
-  }
-};
-using Sums0 = SumsOf0<V>;
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v17[i] = fw::mul(row.v15[i], number3);
-    row.v20 = fw::sub(number0, 1.0f);
-    row.v21 = fw::div(number0, row.v20);
-    row.v25[i] = fw::mul(row.v24[i], number3);
-    row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], divisor4);
-    row.v41 = fw::add(row.v39, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[11])[row.o11] = fw::convert<fw::i64>(row.v41);
-  }
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-  if (inside) sums.m6.count_vector();
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    if (inside) sums.m6.add(i, v0);
-  }
-}
-
-template <int W>
-struct SumsOf1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
-  }
-  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf1 other;
-    return other;
-  }
-};
-using Sums1 = SumsOf1<V>;
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.m6.sum(i);
-    row.v3[i] = fw::div(row.v1[i], divisor0);
-    row.v6[i] = sums.m6.squares[i];
-    row.v7[i] = fw::div(row.v6[i], divisor0);
-    row.v9[i] = fw::add(row.v7[i], number1);
-    row.v10[i] = fw::rsqrt(row.v9[i]);
-    row.v12[i] = fw::add(row.v3[i], row.v11[i]);
-    row.v14[i] = fw::mul(row.v12[i], number2);
-    row.v18[i] = fw::add(row.v14[i], row.v17[i]);
-    if (store) static_cast<float*>(a.pointers[3])[row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1])] = fw::convert<float>(row.v18[i]);
-    row.v22[i] = fw::mul(row.v7[i], row.v21);
-    row.v23[i] = fw::mul(row.v22[i], number2);
-    row.v26[i] = fw::add(row.v23[i], row.v25[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v26[i]);
-    row.v28[i] = fw::mul(row.v10[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], divisor4);
-  }
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-  float out38[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v31 = fw::mul(v4, row.v30[i]);
-    const float v36 = fw::add(v31, row.v35[i]);
-    const float v37 = fw::sigmoid(v36);
-    const float v38 = fw::mul(v36, v37);
-    out38[i] = fw::convert<float>(v38);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[9]) + (row.o9 + at.c0 * static_cast<index>(a.strides[9][0])), out38);
-}
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-  }
-}
-
-}  // namespace
+#else
 __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Kept kept;
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
+    index row_index = part + turn * static_cast<index>(a.parts);
     row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-    place_row(a, row_tile.quotient, 0, row);
+    place_row(a, row);
     const bool first = row.live && team.thread == 0;
     load_row(a, row, first);
     row_0(a, row, first);
@@ -1055,36 +721,33 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
     Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
       Values x[AHEAD0];
-      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+          load_0(a, row, place(e), again, last, next0[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
+        const index beyond = (n) * step0;
         if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+          stage_0(x[n], true, sums0);
         }
       }
       if (end0 - e0 <= AHEAD0 * step0) break;
@@ -1096,44 +759,39 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul(
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
     Values next1[AHEAD1];
-    Fixed next_fixed1[AHEAD1];
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n]);
       }
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
     while (e1 < end1) {
       Values x[AHEAD1];
-      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n];
 #pragma unroll
       for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+          load_1(a, row, place(e), again, last, next1[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (0 + n) * step1;
+        const index beyond = (n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+          stage_1(a, row, place(e), x[n], true);
         }
       }
       if (end1 - e1 <= AHEAD1 * step1) break;
       e1 += AHEAD1 * step1;
     }
-    row_2(a, row, first, sums1);
   }
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
@@ -1146,47 +804,43 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   constexpr int AHEAD0 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
   Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
 #pragma unroll
   for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
+    const index beyond = (n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+      load_0(a, row, place(e), again, last, next0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row, first);
   row_0(a, row, first && true);
-  Kept kept;
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
     Values x[AHEAD0];
-    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        stage_0(x[n], true, sums0);
       }
     }
     if (end0 - e0 <= AHEAD0 * step0) break;
@@ -1206,7 +860,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   constexpr int AHEAD1 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
@@ -1215,13 +869,12 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
   Values next1[AHEAD1];
-  Fixed next_fixed1[AHEAD1];
 #pragma unroll
   for (int n = 0; n < AHEAD1; ++n) {
-    const index beyond = (0 + n) * step1;
+    const index beyond = (n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+      load_1(a, row, place(e), again, last, next1[n]);
     }
   }
   fw::let_next_launch_begin();
@@ -1238,28 +891,24 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Kept kept;
-  Sums1 sums1;
-  sums1.clear();
   while (e1 < end1) {
     Values x[AHEAD1];
-    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        stage_1(a, row, place(e), x[n], true);
       }
     }
     if (end1 - e1 <= AHEAD1 * step1) break;
@@ -1276,7 +925,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   fw::follow_last_launch();
   load_row(a, row, first);
@@ -1291,9 +940,6 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  row_2(a, row, first && true, sums1);
 }
 __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
@@ -1308,1062 +954,12 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
+#endif
 '''
 
-# ---- fw_column_batch_norm_add_div_sigmoid_mul_2: forward, column schedule ----------------------------------------
+# ---- fw_column_batch_norm_add_div_sigmoid_mul_2: backward, column schedule ---------------------------------------
 #
 # operators: batch_norm add div sigmoid mul
-# linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
-# linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
-# linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
-# linear_batchnorm_bias_divide_swish.py:20: return x * torch.sigmoid(x)
-#
-#     saved1 = sum(matmul_10, over n0)
-#     t0 = saved1 / n0
-#     t1 = matmul_10 - t0
-#     saved2 = sum(square(t1), over n0)
-#     t2 = saved2 / n0
-#     batch_norm_running_mean = ((t0 + linear_bias) * 0.1) + (batch_norm_running_mean * 0.9)
-#     batch_norm_running_var = ((t2 * (n0 / (n0 - 1))) * 0.1) + (batch_norm_running_var * 0.9)
-#     t3 = (t1 * ((rsqrt(t2 + 1e-05) * batch_norm_weight) / 1.5)) + ((batch_norm_bias + bias) / 1.5)
-#     mul_44 = t3 * sigmoid(t3)
-#     batch_norm_num_batches_tracked = batch_norm_num_batches_tracked + 1
-_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2 = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<2, 14, 6, 3> {};
-
-struct Row {
-  float own1;
-  float own3;
-  float v3[V];
-  float own6;
-  float own7;
-  float own9;
-  float own10;
-  float own11;
-  float own12;
-  float own14;
-  float own15;
-  float own17;
-  float own18;
-  float v20;
-  float v21;
-  float own22;
-  float own23;
-  float own24;
-  float own25;
-  float own26;
-  float own27;
-  float own28;
-  float own30;
-  float v30[V];
-  float own32;
-  float v33;
-  float own34;
-  float own35;
-  float v35[V];
-  fw::i64 v39;
-  fw::i64 v41;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
-  index o12;
-  index o13;
-  index pos;  // first of this thread's columns
-  int own;  // which of them is its own
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0;
-  row.o8 = 0;
-  row.o9 = 0;
-  row.o10 = 0;
-  row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
-  row.o12 = 0;
-  row.o13 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index c0;
-  index first, item;
-  fw::u32 bits;
-};
-FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
-  Place at;
-  at.first = first, at.item = item, at.bits = bits;
-  const index e = first + (item << bits);
-  (void)a, (void)e;
-  index rest = e;
-  at.c0 = rest;
-  return at;
-}
-
-FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void load_row(const Args& a, Row& row, bool writer) {
-  (void)a, (void)row;
-  [[maybe_unused]] const int i = row.own;
-  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own15 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
-  row.own24 = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
-  row.own27 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads));
-  row.own32 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads));
-  row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
-  row.v39 = writer && row.own == 0 && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
-}
-
-template <int W>
-struct SumsOf0 {
-  float a1[W];
-  FW_FN void clear() {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a1[i] = 0.0f;
-    }
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a1[i] += other.a1[i];
-    }
-  }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf0 other;
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a1[i] = fw::shuffle_xor(a1[i], offset);
-    }
-    return other;
-  }
-  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
-    SumsOf0<W / 2> part;
-#pragma unroll
-    for (int i = 0; i < W / 2; ++i) part.a1[i] = upper ? a1[W / 2 + i] : a1[i];
-    return part;
-  }
-};
-using Sums0 = SumsOf0<V>;
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
-  row.own17 = fw::mul(row.own15, number3);
-  row.v20 = fw::sub(number0, 1.0f);
-  row.v21 = fw::div(number0, row.v20);
-  row.own25 = fw::mul(row.own24, number3);
-  row.own34 = fw::add(row.own32, row.v33);
-  row.own35 = fw::div(row.own34, divisor4);
-  row.v41 = fw::add(row.v39, number5);
-  if (store && row.own == 0 && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
-  fw::tell_columns(team, row.own35, row.v35);
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    if (inside) sums.a1[i] += v0;
-  }
-}
-
-template <int W>
-struct SumsOf1 {
-  float a6[W];
-  FW_FN void clear() {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a6[i] = 0.0f;
-    }
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a6[i] += other.a6[i];
-    }
-  }
-  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf1 other;
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a6[i] = fw::shuffle_xor(a6[i], offset);
-    }
-    return other;
-  }
-  FW_FN SumsOf1<W / 2> half([[maybe_unused]] bool upper) const {
-    SumsOf1<W / 2> part;
-#pragma unroll
-    for (int i = 0; i < W / 2; ++i) part.a6[i] = upper ? a6[W / 2 + i] : a6[i];
-    return part;
-  }
-};
-using Sums1 = SumsOf1<V>;
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
-  row.own1 = sums.a1[0];
-  if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.own1);
-  row.own3 = fw::div(row.own1, divisor0);
-  row.own12 = fw::add(row.own3, row.own11);
-  row.own14 = fw::mul(row.own12, number2);
-  row.own18 = fw::add(row.own14, row.own17);
-  if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.own18);
-  fw::tell_columns(team, row.own3, row.v3);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v5 = fw::square(v4);
-    if (inside) sums.a6[i] += v5;
-  }
-}
-
-template <int W>
-struct SumsOf2 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf2& other) {
-  }
-  FW_FN SumsOf2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf2 other;
-    return other;
-  }
-  FW_FN SumsOf2<W / 2> half([[maybe_unused]] bool upper) const {
-    SumsOf2<W / 2> part;
-    return part;
-  }
-};
-using Sums2 = SumsOf2<V>;
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
-  row.own6 = sums.a6[0];
-  if (store) static_cast<float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.own6);
-  row.own7 = fw::div(row.own6, divisor0);
-  row.own9 = fw::add(row.own7, number1);
-  row.own10 = fw::rsqrt(row.own9);
-  row.own22 = fw::mul(row.own7, row.v21);
-  row.own23 = fw::mul(row.own22, number2);
-  row.own26 = fw::add(row.own23, row.own25);
-  if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.own26);
-  row.own28 = fw::mul(row.own10, row.own27);
-  row.own30 = fw::div(row.own28, divisor4);
-  fw::tell_columns(team, row.own30, row.v30);
-}
-
-FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-  float out38[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v31 = fw::mul(v4, row.v30[i]);
-    const float v36 = fw::add(v31, row.v35[i]);
-    const float v37 = fw::sigmoid(v36);
-    const float v38 = fw::mul(v36, v37);
-    out38[i] = fw::convert<float>(v38);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.first * static_cast<index>(a.strides[11][0]) + at.item * (static_cast<index>(a.strides[11][0]) << at.bits)), out38);
-}
-
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf2<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] const int i = row.own;
-}
-
-}  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 120 / 16 + 34;
-constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
-  fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::Team columns = fw::team_of_columns(team);
-  const index elements = fw::held_elements(a.elements);
-  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
-  const index held = fw::items_of_thread(team, elements);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-  if (!row.live) row_index = 0;
-  const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
-  row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-  if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-  row.own = static_cast<int>(columns.lane >> team.lane_bits);
-  place_row(a, row_tile.quotient, 0, row);
-  [[maybe_unused]] index row_items = row.live ? held : 0;
-  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
-  }
-#pragma unroll
-  for (int depth = 0; depth < FW_DEPTH; ++depth) {
-    Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
-    if (!first.live) first_index = 0;
-    const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
-    first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
-    first.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, first_tile.quotient, 0, first);
-    [[maybe_unused]] index first_items = first.live ? held : 0;
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
-      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
-    }
-  }
-  int depth = 0;
-  load_row(a, row, row.live && columns.thread == 0);
-  fw::begin_cluster<SumsOf0<1>, SumsOf1<1>>(columns, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Values x[ITEMS];
-    Row next;
-    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
-    if (!next.live) next_index = 0;
-    const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
-    next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
-    next.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, next_tile.quotient, 0, next);
-    [[maybe_unused]] index next_items = next.live ? held : 0;
-    const bool first = row.live && columns.thread == 0;
-    row_0(a, row, first, team);
-    Kept kept[ITEMS];
-    Sums0 sums0;
-    sums0.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = item < row_items;
-      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
-      if (item % GROUP == 0) {
-        fw::copy_async_wait<ITEMS / GROUP - 1>();
-        const int first_of_group = item;
-#pragma unroll
-        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
-        }
-#pragma unroll
-        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
-        }
-        fw::copy_async_commit();
-      }
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
-    }
-    SumsOf0<1> own0 = fw::own_column(team, sums0);
-    fw::reduce(columns, own0);
-    load_row(a, next, next.live && columns.thread == 0);
-    row_1(a, row, first, team, own0);
-    Sums1 sums1;
-    sums1.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = item < row_items;
-      Fixed f;
-      take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
-    }
-    SumsOf1<1> own1 = fw::own_column(team, sums1);
-    fw::reduce(columns, own1);
-    row_2(a, row, first, team, own1);
-    Sums2 sums2;
-    sums2.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = item < row_items;
-      Fixed f;
-      take_fixed_2(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_2(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums2);
-    }
-    SumsOf2<1> own2 = fw::own_column(team, sums2);
-    row_3(a, row, first, team, own2);
-    row = next;
-    row_items = next_items;
-  }
-}
-'''
-_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<2, 14, 6, 2> {};
-
-struct Row {
-  float v1[V];
-  float v3[V];
-  float v6[V];
-  float v7[V];
-  float v9[V];
-  float v10[V];
-  float v11[V];
-  float v12[V];
-  float v14[V];
-  float v15[V];
-  float v17[V];
-  float v18[V];
-  float v20;
-  float v21;
-  float v22[V];
-  float v23[V];
-  float v24[V];
-  float v25[V];
-  float v26[V];
-  float v27[V];
-  float v28[V];
-  float v30[V];
-  float v32[V];
-  float v33;
-  float v34[V];
-  float v35[V];
-  fw::i64 v39;
-  fw::i64 v41;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
-  index o12;
-  index o13;
-  index pos;  // first of this thread's columns
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0;
-  row.o8 = 0;
-  row.o9 = 0;
-  row.o10 = 0;
-  row.o11 = 0 + fw::along(row.pos, a.strides[11][1]);
-  row.o12 = 0;
-  row.o13 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index c0;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  index rest = e;
-  at.c0 = rest;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
-}
-template <class Again, class Last>
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
-}
-FW_FN void load_row(const Args& a, Row& row, bool writer) {
-  (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v15[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[4])[row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1])]) : 0.0f;
-    row.v24[i] = writer ? fw::convert<float>(static_cast<const float*>(a.pointers[6])[row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1])]) : 0.0f;
-    row.v27[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[8]) + row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1]), a.reads));
-    row.v32[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[9]) + row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1]), a.reads));
-    row.v33 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[10]) + row.o10, a.reads));
-    row.v39 = writer && row.pos == 0 ? fw::convert<fw::i64>(static_cast<const fw::i64*>(a.pointers[12])[row.o12]) : fw::i64(0);
-  }
-}
-
-template <int W>
-struct SumsOf0 {
-  fw::Moments<float, V> m6;
-  FW_FN void clear() {
-    m6.clear();
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
-    m6.merge(other.m6);
-  }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf0 other;
-    other.m6 = m6.exchanged(offset);
-    return other;
-  }
-};
-using Sums0 = SumsOf0<V>;
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v17[i] = fw::mul(row.v15[i], number3);
-    row.v20 = fw::sub(number0, 1.0f);
-    row.v21 = fw::div(number0, row.v20);
-    row.v25[i] = fw::mul(row.v24[i], number3);
-    row.v34[i] = fw::add(row.v32[i], row.v33);
-    row.v35[i] = fw::div(row.v34[i], divisor4);
-    row.v41 = fw::add(row.v39, number5);
-    if (store && row.pos == 0) static_cast<fw::i64*>(a.pointers[13])[row.o13] = fw::convert<fw::i64>(row.v41);
-  }
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-  if (inside) sums.m6.count_vector();
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    if (inside) sums.m6.add(i, v0);
-  }
-}
-
-template <int W>
-struct SumsOf1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
-  }
-  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf1 other;
-    return other;
-  }
-};
-using Sums1 = SumsOf1<V>;
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v1[i] = sums.m6.sum(i);
-    if (store) static_cast<float*>(a.pointers[1])[row.o1 + (row.pos + i) * static_cast<index>(a.strides[1][1])] = fw::convert<float>(row.v1[i]);
-    row.v3[i] = fw::div(row.v1[i], divisor0);
-    row.v6[i] = sums.m6.squares[i];
-    if (store) static_cast<float*>(a.pointers[2])[row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1])] = fw::convert<float>(row.v6[i]);
-    row.v7[i] = fw::div(row.v6[i], divisor0);
-    row.v9[i] = fw::add(row.v7[i], number1);
-    row.v10[i] = fw::rsqrt(row.v9[i]);
-    row.v12[i] = fw::add(row.v3[i], row.v11[i]);
-    row.v14[i] = fw::mul(row.v12[i], number2);
-    row.v18[i] = fw::add(row.v14[i], row.v17[i]);
-    if (store) static_cast<float*>(a.pointers[5])[row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1])] = fw::convert<float>(row.v18[i]);
-    row.v22[i] = fw::mul(row.v7[i], row.v21);
-    row.v23[i] = fw::mul(row.v22[i], number2);
-    row.v26[i] = fw::add(row.v23[i], row.v25[i]);
-    if (store) static_cast<float*>(a.pointers[7])[row.o7 + (row.pos + i) * static_cast<index>(a.strides[7][1])] = fw::convert<float>(row.v26[i]);
-    row.v28[i] = fw::mul(row.v10[i], row.v27[i]);
-    row.v30[i] = fw::div(row.v28[i], divisor4);
-  }
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-  [[maybe_unused]] constexpr int i = 0;
-  float out38[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v4 = fw::sub(v0, row.v3[i]);
-    const float v31 = fw::mul(v4, row.v30[i]);
-    const float v36 = fw::add(v31, row.v35[i]);
-    const float v37 = fw::sigmoid(v36);
-    const float v38 = fw::mul(v36, v37);
-    out38[i] = fw::convert<float>(v38);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[11]) + (row.o11 + at.c0 * static_cast<index>(a.strides[11][0])), out38);
-}
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const float number3 = a.numbers[3].as<float>();
-  [[maybe_unused]] const float number4 = a.numbers[4].as<float>();
-  [[maybe_unused]] const fw::i64 number5 = a.numbers[5].as<fw::i64>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor4 = fw::divisor_of(number4);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-  }
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Kept kept;
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-    if (!row.live) row_index = 0;
-    const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
-    row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-    place_row(a, row_tile.quotient, 0, row);
-    const bool first = row.live && team.thread == 0;
-    load_row(a, row, first);
-    row_0(a, row, first);
-    const index elements = row.live ? static_cast<index>(a.elements) : 0;
-    const fw::ReadAgain again = {a.reads};
-    const fw::ReadLast last = {{fw::evict_normal}};
-    constexpr int bytes0 = V * 4;
-    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
-    const index end0 = elements, step0 = static_cast<index>(team.threads());
-    index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-    Sums0 sums0;
-    sums0.clear();
-    while (e0 < end0) {
-      Values x[AHEAD0];
-      Fixed f[AHEAD0];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (AHEAD0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-        }
-      }
-      if (end0 - e0 <= AHEAD0 * step0) break;
-      e0 += AHEAD0 * step0;
-    }
-    sums0.m6.finish();
-    constexpr int bytes1 = V * 4;
-    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
-    const index end1 = elements, step1 = static_cast<index>(team.threads());
-    index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD1];
-    Fixed next_fixed1[AHEAD1];
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
-      if (beyond < end1 - e1) {
-        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-      }
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
-    while (e1 < end1) {
-      Values x[AHEAD1];
-      Fixed f[AHEAD1];
-#pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
-#pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (AHEAD1 + n) * step1;
-        if (beyond < end1 - e1) {
-          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (0 + n) * step1;
-        if (beyond < end1 - e1) {
-          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
-        }
-      }
-      if (end1 - e1 <= AHEAD1 * step1) break;
-      e1 += AHEAD1 * step1;
-    }
-    row_2(a, row, first, sums1);
-  }
-}
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase0(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
-  row.live = row.pos < a.sizes[1];
-  if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD0 = 4;
-  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
-  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
-  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
-#pragma unroll
-  for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
-    if (beyond < end0 - e0) {
-      const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  load_row(a, row, first);
-  row_0(a, row, first && true);
-  Kept kept;
-  Sums0 sums0;
-  sums0.clear();
-  while (e0 < end0) {
-    Values x[AHEAD0];
-    Fixed f[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (AHEAD0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-      }
-    }
-    if (end0 - e0 <= AHEAD0 * step0) break;
-    e0 += AHEAD0 * step0;
-  }
-  sums0.m6.finish();
-  fw::reduce(team, sums0);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
-}
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase1(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
-  row.live = row.pos < a.sizes[1];
-  if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD1 = 4;
-  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
-  const index beginning = split * static_cast<index>(a.stretch);
-  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
-  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD1];
-  Fixed next_fixed1[AHEAD1];
-#pragma unroll
-  for (int n = 0; n < AHEAD1; ++n) {
-    const index beyond = (0 + n) * step1;
-    if (beyond < end1 - e1) {
-      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
-  load_row(a, row, first);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && true, sums0);
-  Kept kept;
-  Sums1 sums1;
-  sums1.clear();
-  while (e1 < end1) {
-    Values x[AHEAD1];
-    Fixed f[AHEAD1];
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (AHEAD1 + n) * step1;
-      if (beyond < end1 - e1) {
-        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
-      if (beyond < end1 - e1) {
-        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
-      }
-    }
-    if (end1 - e1 <= AHEAD1 * step1) break;
-    e1 += AHEAD1 * step1;
-  }
-}
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  const index split = 0;
-  Row row;
-  const fw::Quotient tile = fw::divided(k, a.tiles, a.tiles_divider);
-  row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
-  row.live = row.pos < a.sizes[1];
-  if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  fw::follow_last_launch();
-  load_row(a, row, first);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  row_2(a, row, first && true, sums1);
-}
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_merge0(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  Sums0 sums;
-  sums.clear();
-#pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
-    sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
-'''
-
-# ---- fw_column_backward_batch_norm_div_sigmoid_mul: backward, column schedule ------------------------------------
-#
-# operators: batch_norm div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
@@ -2380,77 +976,41 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #     mul_40 = ((t5 - (t0 * (((t6 * t1) * t1) / n0))) - (t7 / n0)) * t2
 #     dL_dbatch_norm_weight = (t6 / 1.5) * t1
 #     dL_dbatch_norm_bias = t7 / 1.5
-_FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL = r'''
+_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2 = r'''
 namespace {
 using fw::index;
 using fw::V;
 using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 10, 3, 2> {};
 
+#if FW_ITEMS > 0
 struct Row {
-  float own2;
-  float own4;
-  float v4[V];
-  float own6;
-  float own7;
-  float own9;
-  float own10;
-  float own11;
-  float own12;
-  float own14;
-  float v14[V];
-  float own16;
-  float v17;
-  float own18;
-  float own19;
-  float v19[V];
-  float own29;
-  float own30;
-  float own31;
-  float own32;
-  float v32[V];
-  float own33;
-  float own34;
-  float v34[V];
-  float own39;
-  float own40;
-  float own41;
-  float own42;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
+  float own2, own4, v4[V], own6, own10, own11, own14, v14[V], own16, v17, own19, v19[V], own29, own32, v32[V];
+  float own33, own34, v34[V], own41, own42;
+  index o0, o1, o7;
   index pos;  // first of this thread's columns
   int own;  // which of them is its own
   bool live;  // there is such a row
 };
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0;
-  row.o9 = 0;
+#else
+struct Row {
+  float v2[V], v4[V], v6[V], v7[V], v9[V], v10[V], v11[V], v12[V], v14[V], v16[V], v17, v18[V], v19[V], v29[V];
+  float v30[V], v31[V], v32[V], v33[V], v34[V], v39[V], v40[V], v41[V], v42[V];
+  index o0, o1, o7;
+  index pos;  // first of this thread's columns
+  bool live;  // there is such a row
+};
+#endif
+FW_FN void place_row(const Args& a, Row& row) {
+  row.o0 = fw::along(row.pos, a.strides[0][1]);
+  row.o1 = fw::along(row.pos, a.strides[1][1]);
+  row.o7 = fw::along(row.pos, a.strides[7][1]);
 }
 
 struct Values {
-  float in0[V];
-  float in1[V];
+  float in0[V], in1[V];
 };
-struct Fixed {
-};
+#if FW_ITEMS > 0
 struct Kept {
   float v27[V];
 };
@@ -2460,87 +1020,56 @@ struct Place {
   index first, item;
   fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
+FW_FN Place place(index first, index item, fw::u32 bits) {
   Place at;
   at.first = first, at.item = item, at.bits = bits;
   const index e = first + (item << bits);
-  (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
   return at;
 }
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
+  fw::ask_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads);
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads, x.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
+  fw::take_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-  [[maybe_unused]] const int i = row.own;
-  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
-  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
-  row.own16 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
-  row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
+  const int i = row.own;
+  row.own2 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads);
+  row.own6 = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+  row.own11 = fw::load(static_cast<const float*>(a.pointers[4]) + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads);
+  row.own16 = fw::load(static_cast<const float*>(a.pointers[5]) + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads);
+  row.v17 = fw::load(static_cast<const float*>(a.pointers[6]) + 0, a.reads);
 }
 
 template <int W>
 struct SumsOf0 {
-  float a29[W];
-  float a33[W];
+  float a29[W], a33[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a29[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a33[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a33[i] = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
+  FW_FN void merge(const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] += other.a29[i];
-    }
+    for (int i = 0; i < W; ++i) a29[i] += other.a29[i];
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a33[i] += other.a33[i];
-    }
+    for (int i = 0; i < W; ++i) a33[i] += other.a33[i];
   }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
     SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a29[i] = fw::shuffle_xor(a29[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a29[i] = fw::shuffle_xor(a29[i], offset);
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a33[i] = fw::shuffle_xor(a33[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a33[i] = fw::shuffle_xor(a33[i], offset);
     return other;
   }
-  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+  FW_FN SumsOf0<W / 2> half(bool upper) const {
     SumsOf0<W / 2> part;
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) part.a29[i] = upper ? a29[W / 2 + i] : a29[i];
@@ -2549,397 +1078,129 @@ struct SumsOf0 {
     return part;
   }
 };
-using Sums0 = SumsOf0<V>;
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] const int i = row.own;
-  row.own4 = fw::div(row.own2, divisor0);
-  row.own7 = fw::div(row.own6, divisor0);
-  row.own9 = fw::add(row.own7, number1);
-  row.own10 = fw::rsqrt(row.own9);
-  row.own12 = fw::mul(row.own10, row.own11);
-  row.own14 = fw::div(row.own12, divisor2);
-  row.own18 = fw::add(row.own16, row.v17);
-  row.own19 = fw::div(row.own18, divisor2);
-  fw::tell_columns(team, row.own4, row.v4);
-  fw::tell_columns(team, row.own14, row.v14);
-  fw::tell_columns(team, row.own19, row.v19);
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] constexpr int i = 0;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v5 = fw::sub(v1, row.v4[i]);
-    const float v15 = fw::mul(v5, row.v14[i]);
-    const float v20 = fw::add(v15, row.v19[i]);
-    const float v21 = fw::sigmoid(v20);
-    const float v22 = fw::mul(v0, v21);
-    const float v24 = fw::sub(1.0f, v21);
-    const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::add(v25, 1.0f);
-    const float v27 = fw::mul(v22, v26);
-    const float v28 = fw::mul(v27, v5);
-    kept.v27[i] = v27;
-    if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
-    if (inside) sums.a33[i] = fw::mad(v22, v26, sums.a33[i]);
-  }
-}
-
-template <int W>
-struct SumsOf1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
-  }
-  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf1 other;
-    return other;
-  }
-  FW_FN SumsOf1<W / 2> half([[maybe_unused]] bool upper) const {
-    SumsOf1<W / 2> part;
-    return part;
-  }
-};
-using Sums1 = SumsOf1<V>;
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] const int i = row.own;
-  row.own29 = sums.a29[0];
-  row.own30 = fw::mul(row.own29, row.own10);
-  row.own31 = fw::mul(row.own30, row.own10);
-  row.own32 = fw::div(row.own31, divisor0);
-  row.own33 = sums.a33[0];
-  row.own34 = fw::div(row.own33, divisor0);
-  row.own39 = fw::div(row.own29, divisor2);
-  row.own40 = fw::mul(row.own39, row.own10);
-  row.own41 = row.own40;
-  if (store) static_cast<float*>(a.pointers[8])[row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.own41);
-  row.own42 = fw::div(row.own33, divisor2);
-  if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own42);
-  fw::tell_columns(team, row.own32, row.v32);
-  fw::tell_columns(team, row.own34, row.v34);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] constexpr int i = 0;
-  float out38[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v5 = fw::sub(v1, row.v4[i]);
-    const float v35 = fw::mul(v5, row.v32[i]);
-    const float v36 = fw::sub(kept.v27[i], v35);
-    const float v37 = fw::sub(v36, row.v34[i]);
-    const float v38 = fw::mul(v37, row.v14[i]);
-    out38[i] = fw::convert<float>(v38);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.first * static_cast<index>(a.strides[7][0]) + at.item * (static_cast<index>(a.strides[7][0]) << at.bits)), out38);
-}
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf1<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] const int i = row.own;
-}
-
-}  // namespace
-constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 16 + 34;
-constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_batch_norm_div_sigmoid_mul(const Args a) {
-  fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  fw::Team columns = fw::team_of_columns(team);
-  const index elements = fw::held_elements(a.elements);
-  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
-  const index held = fw::items_of_thread(team, elements);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-  if (!row.live) row_index = 0;
-  const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
-  row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-  if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-  row.own = static_cast<int>(columns.lane >> team.lane_bits);
-  place_row(a, row_tile.quotient, 0, row);
-  [[maybe_unused]] index row_items = row.live ? held : 0;
-  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
-  }
-#pragma unroll
-  for (int depth = 0; depth < FW_DEPTH; ++depth) {
-    Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
-    if (!first.live) first_index = 0;
-    const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
-    first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
-    first.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, first_tile.quotient, 0, first);
-    [[maybe_unused]] index first_items = first.live ? held : 0;
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
-      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
-    }
-  }
-  int depth = 0;
-  load_row(a, row);
-  fw::begin_cluster<SumsOf0<1>>(columns, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Values x[ITEMS];
-    Row next;
-    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
-    if (!next.live) next_index = 0;
-    const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
-    next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
-    if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
-    next.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, next_tile.quotient, 0, next);
-    [[maybe_unused]] index next_items = next.live ? held : 0;
-    const bool first = row.live && columns.thread == 0;
-    row_0(a, row, first, team);
-    Kept kept[ITEMS];
-    Sums0 sums0;
-    sums0.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = item < row_items;
-      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
-      if (item % GROUP == 0) {
-        fw::compute_above(a.lane_bits, sums0.a29[0]);
-        fw::copy_async_wait<ITEMS / GROUP - 1>();
-        const int first_of_group = item;
-#pragma unroll
-        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
-        }
-#pragma unroll
-        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
-        }
-        fw::copy_async_commit();
-      }
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
-    }
-    SumsOf0<1> own0 = fw::own_column(team, sums0);
-    fw::reduce(columns, own0);
-    load_row(a, next);
-    row_1(a, row, first, team, own0);
-    Sums1 sums1;
-    sums1.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = item < row_items;
-      Fixed f;
-      take_fixed_1(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums1);
-    }
-    SumsOf1<1> own1 = fw::own_column(team, sums1);
-    row_2(a, row, first, team, own1);
-    row = next;
-    row_items = next_items;
-  }
-}
-'''
-_FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<2, 10, 3, 2> {};
-
-struct Row {
-  float v2[V];
-  float v4[V];
-  float v6[V];
-  float v7[V];
-  float v9[V];
-  float v10[V];
-  float v11[V];
-  float v12[V];
-  float v14[V];
-  float v16[V];
-  float v17;
-  float v18[V];
-  float v19[V];
-  float v29[V];
-  float v30[V];
-  float v31[V];
-  float v32[V];
-  float v33[V];
-  float v34[V];
-  float v39[V];
-  float v40[V];
-  float v41[V];
-  float v42[V];
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index pos;  // first of this thread's columns
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0 + fw::along(row.pos, a.strides[7][1]);
-  row.o8 = 0;
-  row.o9 = 0;
-}
-
-struct Values {
-  float in0[V];
-  float in1[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
+#else
 struct Place {
   index c0;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(index e) {
   Place at;
-  (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
   return at;
 }
 
 template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x) {
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), again, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), again, x.in1);
 }
 template <class Again, class Last>
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x) {
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), last, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), last, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
-    row.v16[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
-    row.v17 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6, a.reads));
+    row.v2[i] = fw::load(static_cast<const float*>(a.pointers[2]) + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads);
+    row.v6[i] = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+    row.v11[i] = fw::load(static_cast<const float*>(a.pointers[4]) + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads);
+    row.v16[i] = fw::load(static_cast<const float*>(a.pointers[5]) + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads);
+    row.v17 = fw::load(static_cast<const float*>(a.pointers[6]) + 0, a.reads);
   }
 }
 
 template <int W>
 struct SumsOf0 {
-  float a29[W];
-  float a33[W];
+  float a29[W], a33[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a29[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a33[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a33[i] = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
+  FW_FN void merge(const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] += other.a29[i];
-    }
+    for (int i = 0; i < W; ++i) a29[i] += other.a29[i];
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a33[i] += other.a33[i];
-    }
+    for (int i = 0; i < W; ++i) a33[i] += other.a33[i];
   }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
     SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a29[i] = fw::shuffle_xor(a29[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a29[i] = fw::shuffle_xor(a29[i], offset);
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a33[i] = fw::shuffle_xor(a33[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a33[i] = fw::shuffle_xor(a33[i], offset);
     return other;
   }
 };
+#endif
 using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
+#if FW_ITEMS > 0
+FW_FN void row_0(const Args& a, Row& row, const fw::Team& team) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const auto divisor2 = fw::divisor_of(number2);
+  row.own4 = fw::div(row.own2, divisor0);
+  row.own10 = fw::rsqrt(fw::div(row.own6, divisor0) + number1);
+  row.own14 = fw::div(row.own10 * row.own11, divisor2);
+  row.own19 = fw::div(row.own16 + row.v17, divisor2);
+  fw::tell_columns(team, row.own4, row.v4);
+  fw::tell_columns(team, row.own14, row.v14);
+  fw::tell_columns(team, row.own19, row.v19);
+}
+
+FW_FN void stage_0(const Row& row, const Values& x, Kept& kept, bool inside, Sums0& sums) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v5 = x.in1[i] - row.v4[i];
+    const float v20 = (v5 * row.v14[i]) + row.v19[i];
+    const float v21 = fw::sigmoid(v20);
+    const float v22 = x.in0[i] * v21;
+    const float v26 = (v20 * (1.0f - v21)) + 1.0f;
+    const float v27 = v22 * v26;
+    kept.v27[i] = v27;
+    if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
+    if (inside) sums.a33[i] = fw::mad(v22, v26, sums.a33[i]);
+  }
+}
+
+FW_FN void row_1(const Args& a, Row& row, bool store, const fw::Team& team, const SumsOf0<1>& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const auto divisor2 = fw::divisor_of(number2);
+  const int i = row.own;
+  row.own29 = sums.a29[0];
+  row.own32 = fw::div((row.own29 * row.own10) * row.own10, divisor0);
+  row.own33 = sums.a33[0];
+  row.own34 = fw::div(row.own33, divisor0);
+  row.own41 = fw::div(row.own29, divisor2) * row.own10;
+  if (store) static_cast<float*>(a.pointers[8])[(row.pos + i) * static_cast<index>(a.strides[8][1])] = row.own41;
+  row.own42 = fw::div(row.own33, divisor2);
+  if (store) static_cast<float*>(a.pointers[9])[(row.pos + i) * static_cast<index>(a.strides[9][1])] = row.own42;
+  fw::tell_columns(team, row.own32, row.v32);
+  fw::tell_columns(team, row.own34, row.v34);
+}
+
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, Kept& kept, bool inside) {
+  float out38[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    out38[i] = ((kept.v27[i] - ((x.in1[i] - row.v4[i]) * row.v32[i])) - row.v34[i]) * row.v14[i];
+  }
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.first * static_cast<index>(a.strides[7][0]) + at.item * (static_cast<index>(a.strides[7][0]) << at.bits)), out38);
+}
+#else
+FW_FN void row_0(const Args& a, Row& row) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v4[i] = fw::div(row.v2[i], divisor0);
@@ -2953,53 +1214,25 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
   }
 }
 
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_0(const Row& row, const Values& x, bool inside, Sums0& sums) {
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v5 = fw::sub(v1, row.v4[i]);
-    const float v15 = fw::mul(v5, row.v14[i]);
-    const float v20 = fw::add(v15, row.v19[i]);
+    const float v5 = x.in1[i] - row.v4[i];
+    const float v20 = (v5 * row.v14[i]) + row.v19[i];
     const float v21 = fw::sigmoid(v20);
-    const float v22 = fw::mul(v0, v21);
-    const float v24 = fw::sub(1.0f, v21);
-    const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::add(v25, 1.0f);
-    const float v27 = fw::mul(v22, v26);
-    const float v28 = fw::mul(v27, v5);
+    const float v22 = x.in0[i] * v21;
+    const float v26 = (v20 * (1.0f - v21)) + 1.0f;
+    const float v27 = v22 * v26;
     if (inside) sums.a29[i] = fw::mad(v27, v5, sums.a29[i]);
     if (inside) sums.a33[i] = fw::mad(v22, v26, sums.a33[i]);
   }
 }
 
-template <int W>
-struct SumsOf1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf1& other) {
-  }
-  FW_FN SumsOf1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf1 other;
-    return other;
-  }
-};
-using Sums1 = SumsOf1<V>;
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
+FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number2 = a.numbers[2].as<float>();
+  const auto divisor0 = fw::count_of(number0);
+  const auto divisor2 = fw::divisor_of(number2);
 #pragma unroll
   for (int i = 0; i < V; ++i) {
     row.v29[i] = sums.a29[i];
@@ -3011,73 +1244,137 @@ FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
     row.v39[i] = fw::div(row.v29[i], divisor2);
     row.v40[i] = fw::mul(row.v39[i], row.v10[i]);
     row.v41[i] = row.v40[i];
-    if (store) static_cast<float*>(a.pointers[8])[row.o8 + (row.pos + i) * static_cast<index>(a.strides[8][1])] = fw::convert<float>(row.v41[i]);
+    if (store) static_cast<float*>(a.pointers[8])[(row.pos + i) * static_cast<index>(a.strides[8][1])] = row.v41[i];
     row.v42[i] = fw::div(row.v33[i], divisor2);
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v42[i]);
+    if (store) static_cast<float*>(a.pointers[9])[(row.pos + i) * static_cast<index>(a.strides[9][1])] = row.v42[i];
   }
 }
 
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
   float out38[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v5 = fw::sub(v1, row.v4[i]);
-    const float v15 = fw::mul(v5, row.v14[i]);
-    const float v20 = fw::add(v15, row.v19[i]);
+    const float v5 = x.in1[i] - row.v4[i];
+    const float v20 = (v5 * row.v14[i]) + row.v19[i];
     const float v21 = fw::sigmoid(v20);
-    const float v22 = fw::mul(v0, v21);
-    const float v24 = fw::sub(1.0f, v21);
-    const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::add(v25, 1.0f);
-    const float v27 = fw::mul(v22, v26);
-    const float v35 = fw::mul(v5, row.v32[i]);
-    const float v36 = fw::sub(v27, v35);
-    const float v37 = fw::sub(v36, row.v34[i]);
-    const float v38 = fw::mul(v37, row.v14[i]);
-    out38[i] = fw::convert<float>(v38);
+    const float v36 = ((x.in0[i] * v21) * ((v20 * (1.0f - v21)) + 1.0f)) - (v5 * row.v32[i]);
+    out38[i] = (v36 - row.v34[i]) * row.v14[i];
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + at.c0 * static_cast<index>(a.strides[7][0])), out38);
 }
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const float number2 = a.numbers[2].as<float>();
-  [[maybe_unused]] const auto divisor0 = fw::count_of(number0);
-  [[maybe_unused]] const auto divisor2 = fw::divisor_of(number2);
+#endif
+}  // namespace
+#if FW_ITEMS > 0
+constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 16 + 34;
+constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
+  fw::let_next_launch_begin();
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
+  fw::Team columns = fw::team_of_columns(team);
+  const index elements = fw::held_elements(a.elements);
+  constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
+  const index held = fw::items_of_thread(team, elements);
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
+  Row row;
+  index row_index = part;
+  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
+  if (!row.live) row_index = 0;
+  const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
+  row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+  if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
+  row.own = static_cast<int>(columns.lane >> team.lane_bits);
+  place_row(a, row);
+  index row_items = row.live ? held : 0;
+  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
+  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
+  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
+  for (int depth = 0; depth < FW_DEPTH; ++depth) {
+    Row first;
+    index first_index = part + depth * static_cast<index>(a.parts);
+    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
+    if (!first.live) first_index = 0;
+    const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
+    first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+    if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
+    first.own = static_cast<int>(columns.lane >> team.lane_bits);
+    place_row(a, first);
+    index first_items = first.live ? held : 0;
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      if (item < first_items) ask(a, first, place(static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item % GROUP == GROUP - 1) fw::copy_async_commit();
+    }
+  }
+  int depth = 0;
+  load_row(a, row);
+  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
+    Values x[ITEMS];
+    Row next;
+    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
+    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
+    if (!next.live) next_index = 0;
+    const fw::Quotient next_tile = fw::divided(next_index, a.tiles, a.tiles_divider);
+    next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
+    if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
+    next.own = static_cast<int>(columns.lane >> team.lane_bits);
+    place_row(a, next);
+    index next_items = next.live ? held : 0;
+    const bool first = row.live && columns.thread == 0;
+    row_0(a, row, team);
+    Kept kept[ITEMS];
+    Sums0 sums0;
+    sums0.clear();
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const bool inside = item < row_items;
+      static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
+      if (item % GROUP == 0) {
+        fw::compute_above(a.lane_bits, sums0.a29[0]);
+        fw::copy_async_wait<ITEMS / GROUP - 1>();
+        const int first_of_group = item;
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          take(a, row, place(item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+        }
+#pragma unroll
+        for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
+          if (item < next_items) ask(a, next, place(static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+        }
+        fw::copy_async_commit();
+      }
+      stage_0(row, x[item], kept[item], inside, sums0);
+    }
+    SumsOf0<1> own0 = fw::own_column(team, sums0);
+    fw::reduce(columns, own0);
+    load_row(a, next);
+    row_1(a, row, first, team, own0);
+#pragma unroll
+    for (int item = 0; item < ITEMS; ++item) {
+      const bool inside = item < row_items;
+      stage_1(a, row, place(static_cast<index>(team.thread), item, team.bits), x[item], kept[item], inside);
+    }
+    row = next;
+    row_items = next_items;
   }
 }
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_column_backward_batch_norm_div_sigmoid_mul(const Args a) {
+#else
+__global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Kept kept;
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
+    index row_index = part + turn * static_cast<index>(a.parts);
     row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-    place_row(a, row_tile.quotient, 0, row);
+    place_row(a, row);
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
-    row_0(a, row, first);
+    row_0(a, row);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
     const fw::ReadAgain again = {a.reads};
     const fw::ReadLast last = {{fw::evict_normal}};
@@ -3086,36 +1383,33 @@ __global__ void __launch_bounds__(512) fw_column_backward_batch_norm_div_sigmoid
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
     Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
       Values x[AHEAD0];
-      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+          load_0(a, row, place(e), again, last, next0[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
+        const index beyond = (n) * step0;
         if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+          stage_0(row, x[n], true, sums0);
         }
       }
       if (end0 - e0 <= AHEAD0 * step0) break;
@@ -3126,47 +1420,42 @@ __global__ void __launch_bounds__(512) fw_column_backward_batch_norm_div_sigmoid
     const index end1 = elements, step1 = static_cast<index>(team.threads());
     index e1 = static_cast<index>(team.thread);
     Values next1[AHEAD1];
-    Fixed next_fixed1[AHEAD1];
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n]);
       }
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
     while (e1 < end1) {
       Values x[AHEAD1];
-      Fixed f[AHEAD1];
 #pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n];
 #pragma unroll
       for (int n = 0; n < AHEAD1; ++n) {
         const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+          load_1(a, row, place(e), again, last, next1[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (0 + n) * step1;
+        const index beyond = (n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+          stage_1(a, row, place(e), x[n], true);
         }
       }
       if (end1 - e1 <= AHEAD1 * step1) break;
       e1 += AHEAD1 * step1;
     }
-    row_2(a, row, first, sums1);
   }
 }
-__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -3176,47 +1465,42 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
+  place_row(a, row);
   constexpr int AHEAD0 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
   Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
 #pragma unroll
   for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
+    const index beyond = (n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+      load_0(a, row, place(e), again, last, next0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
     Values x[AHEAD0];
-    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        stage_0(row, x[n], true, sums0);
       }
     }
     if (end0 - e0 <= AHEAD0 * step0) break;
@@ -3225,7 +1509,7 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -3235,7 +1519,7 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   constexpr int AHEAD1 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
@@ -3244,19 +1528,18 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
   const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
   index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
   Values next1[AHEAD1];
-  Fixed next_fixed1[AHEAD1];
 #pragma unroll
   for (int n = 0; n < AHEAD1; ++n) {
-    const index beyond = (0 + n) * step1;
+    const index beyond = (n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+      load_1(a, row, place(e), again, last, next1[n]);
     }
   }
   fw::let_next_launch_begin();
   fw::wait_for_last_launch();
   load_row(a, row);
-  row_0(a, row, first && false);
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -3267,35 +1550,31 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Kept kept;
-  Sums1 sums1;
-  sums1.clear();
   while (e1 < end1) {
     Values x[AHEAD1];
-    Fixed f[AHEAD1];
 #pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
+    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n];
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
       const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        stage_1(a, row, place(e), x[n], true);
       }
     }
     if (end1 - e1 <= AHEAD1 * step1) break;
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -3305,11 +1584,11 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   fw::follow_last_launch();
   load_row(a, row);
-  row_0(a, row, first && false);
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -3320,11 +1599,8 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  row_2(a, row, first && true, sums1);
 }
-__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -3337,449 +1613,12 @@ __global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
+#endif
 '''
 
-# ---- fw_row_backward_add: backward, row schedule -----------------------------------------------------------------
+# ---- fw_pointwise_linear_batch_norm_add_div_sigmoid_mul: forward, pointwise schedule -----------------------------
 #
-# operators: add
-# linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
-#
-#     dL_dbias = sum(div_50, over n2)
-_FW_ROW_BACKWARD_ADD = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<1, 2, 1, 1> {};
-
-struct Row {
-  float v1;
-  index o0;
-  index o1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0;
-  row.o1 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  float a1;
-  FW_FN void clear() {
-    a1 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a1 += other.a1;
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.a1 = fw::shuffle_xor(a1, offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float part1 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    part1 += v0;
-  }
-  if (ITEMS == 1 && inside) sums.a1 = part1;
-  if (ITEMS != 1 && inside) sums.a1 += part1;
-}
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  row.v1 = sums.a1;
-  if (store) static_cast<float*>(a.pointers[1])[row.o1] = fw::convert<float>(row.v1);
-}
-
-}  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
-constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_add(const Args a) {
-  fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
-  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-  if (!row.live) row_index = 0;
-  place_row(a, anchor, row_index, row);
-  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
-  }
-#pragma unroll
-  for (int depth = 0; depth < FW_DEPTH; ++depth) {
-    Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
-    if (!first.live) first_index = 0;
-    place_row(a, anchor, first_index, first);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-  }
-  int depth = 0;
-  load_row(a, row);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Values x[ITEMS];
-    Row next;
-    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
-    if (!next.live) next_index = 0;
-    place_row(a, anchor, next_index, next);
-    load_row(a, next);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    place_row(a, anchor, later_index, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
-    Kept kept[ITEMS];
-    Sums0 sums0;
-    sums0.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    row = next;
-  }
-}
-'''
-_FW_ROW_BACKWARD_ADD_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<1, 2, 1, 1> {};
-
-struct Row {
-  float v1;
-  index o0;
-  index o1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0;
-  row.o1 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  float a1;
-  FW_FN void clear() {
-    a1 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a1 += other.a1;
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.a1 = fw::shuffle_xor(a1, offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float part1 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    part1 += v0;
-  }
-  if (ITEMS == 1 && inside) sums.a1 = part1;
-  if (ITEMS != 1 && inside) sums.a1 += part1;
-}
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  row.v1 = sums.a1;
-  if (store) static_cast<float*>(a.pointers[1])[row.o1] = fw::convert<float>(row.v1);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_row_backward_add(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
-  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Kept kept;
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-    if (!row.live) row_index = 0;
-    place_row(a, anchor, row_index, row);
-    const bool first = row.live && team.thread == 0;
-    load_row(a, row);
-    row_0(a, row, first);
-    const index elements = row.live ? static_cast<index>(a.elements) : 0;
-    const fw::ReadAgain again = {a.reads};
-    const fw::ReadLast last = {{fw::evict_normal}};
-    constexpr int bytes0 = V * 4;
-    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
-    const index end0 = elements, step0 = static_cast<index>(team.threads());
-    index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-    Sums0 sums0;
-    sums0.clear();
-    while (e0 < end0) {
-      Values x[AHEAD0];
-      Fixed f[AHEAD0];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (AHEAD0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-        }
-      }
-      if (end0 - e0 <= AHEAD0 * step0) break;
-      e0 += AHEAD0 * step0;
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-  }
-}
-__global__ void __launch_bounds__(256) fw_row_backward_add_phase0(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD0 = 4;
-  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
-  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
-  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
-#pragma unroll
-  for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
-    if (beyond < end0 - e0) {
-      const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
-  Sums0 sums0;
-  sums0.clear();
-  while (e0 < end0) {
-    Values x[AHEAD0];
-    Fixed f[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (AHEAD0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-      }
-    }
-    if (end0 - e0 <= AHEAD0 * step0) break;
-    e0 += AHEAD0 * step0;
-  }
-  fw::reduce(team, sums0);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
-}
-__global__ void __launch_bounds__(256) fw_row_backward_add_phase1(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  const index split = 0;
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  fw::follow_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && true, sums0);
-}
-__global__ void __launch_bounds__(256) fw_row_backward_add_merge0(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  Sums0 sums;
-  sums.clear();
-#pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
-    sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
-'''
-
-# ---- fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul: forward, pointwise schedule ------------------------
-#
-# operators: linear_bias batch_norm add div sigmoid mul
+# operators: linear batch_norm add div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:16: x = self.linear(x)
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
@@ -3790,7 +1629,7 @@ __global__ void __launch_bounds__(256) fw_row_backward_add_merge0(const Args a) 
 #         batch_norm_weight
 #     t1 = ((t0 + batch_norm_bias) + bias) / 1.5
 #     mul_22 = t1 * sigmoid(t1)
-_FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
+_FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -3798,111 +1637,66 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 8, 2, 1> {};
 
 struct Row {
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index c0;
+  index o0, o7, c0;
   bool live;  // there is such a row
 };
 
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
+FW_FN void place_row(const Args& a, index anchor, Row& row) {
   index restanchor = anchor;
   row.c0 = restanchor;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]);
-  row.o1 = 0;
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0 + row.c0 * static_cast<index>(a.strides[7][0]);
+  row.o0 = row.c0 * static_cast<index>(a.strides[0][0]);
+  row.o7 = row.c0 * static_cast<index>(a.strides[7][0]);
 }
 
 struct Values {
-  float in0[V];
-  float in1[V];
-  float in3[V];
-  float in5[V];
-  float in10[V];
-  float in12[V];
-  float in14;
-};
-struct Fixed {
-};
-struct Kept {
+  float in0[V], in1[V], in3[V], in5[V], in10[V], in12[V], in14;
 };
 
 struct Place {
   index pos;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(index e) {
   Place at;
-  (void)a, (void)e;
   at.pos = e * V;
   return at;
 }
 
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, Values& x) {
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][1])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][1])), a.reads, x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][1])), a.reads, x.in3);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][1])), a.reads, x.in5);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][1])), a.reads, x.in10);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][1])), a.reads, x.in12);
-  x.in14 = fw::load(static_cast<const float*>(a.pointers[6]) + (row.o6), a.reads);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (fw::along(at.pos, a.strides[1][1])), a.reads, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (fw::along(at.pos, a.strides[2][1])), a.reads, x.in3);
+  fw::load_line(static_cast<const float*>(a.pointers[3]) + (fw::along(at.pos, a.strides[3][1])), a.reads, x.in5);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (fw::along(at.pos, a.strides[4][1])), a.reads, x.in10);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (fw::along(at.pos, a.strides[5][1])), a.reads, x.in12);
+  x.in14 = fw::load(static_cast<const float*>(a.pointers[6]) + (0), a.reads);
 }
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-  [[maybe_unused]] constexpr int i = 0;
-  const float v14 = fw::convert<float>(x.in14);
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  const auto divisor1 = fw::divisor_of(number1);
+  const float v14 = x.in14;
   float out19[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v3 = fw::convert<float>(x.in3[i]);
-    const float v4 = fw::sub(v2, v3);
-    const float v5 = fw::convert<float>(x.in5[i]);
-    const float v7 = fw::add(v5, number0);
-    const float v8 = fw::rsqrt(v7);
-    const float v9 = fw::mul(v4, v8);
-    const float v10 = fw::convert<float>(x.in10[i]);
-    const float v11 = fw::mul(v9, v10);
-    const float v12 = fw::convert<float>(x.in12[i]);
-    const float v13 = fw::add(v11, v12);
-    const float v15 = fw::add(v13, v14);
-    const float v17 = fw::div(v15, divisor1);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    out19[i] = fw::convert<float>(v19);
+    const float v11 = (((x.in0[i] + x.in1[i]) - x.in3[i]) * (fw::rsqrt(x.in5[i] + number0))) * x.in10[i];
+    const float v17 = fw::div((v11 + x.in12[i]) + v14, divisor1);
+    out19[i] = v17 * fw::sigmoid(v17);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][1])), out19);
 }
 
 }  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
       fw::divided(static_cast<index>(fw::block_index()) * (ITEMS * threads), a.line, a.line_divider);
   Row first;
   first.live = true;
-  place_row(a, begin.quotient, 0, first);
+  place_row(a, begin.quotient, first);
   Row rows[ITEMS];
   index e[ITEMS];
   Values x[ITEMS];
-  Kept kept;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
     rows[item] = first;
@@ -3912,20 +1706,20 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_bias_batch_norm_add_d
       const index anchor = begin.quotient + beyond.quotient;
       e[item] = beyond.remainder;
       rows[item].live = anchor < static_cast<index>(a.anchors);
-      if (rows[item].live) place_row(a, anchor, 0, rows[item]);
+      if (rows[item].live) place_row(a, anchor, rows[item]);
     }
-    if (rows[item].live) load_moving(a, rows[item], place(a, e[item]), x[item]);
+    if (rows[item].live) load_moving(a, rows[item], place(e[item]), x[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    if (rows[item].live) stage_0(a, rows[item], place(a, e[item]), x[item], Fixed(), kept, true);
+    if (rows[item].live) stage_0(a, rows[item], place(e[item]), x[item], true);
   }
 }
 '''
 
-# ---- fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul: backward, column schedule --------------------
+# ---- fw_column_linear_batch_norm_add_div_sigmoid_mul: backward, column schedule ----------------------------------
 #
-# operators: linear_bias batch_norm add div sigmoid mul
+# operators: linear batch_norm add div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:16: x = self.linear(x)
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
@@ -3941,168 +1735,102 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_bias_batch_norm_add_d
 #     sum_34 = sum(mul_30, over n0)
 #     sum_37 = sum(t4 * t1, over n0)
 #     sum_39 = sum(t4, over n0)
-_FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
+_FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
 using fw::ITEMS;
 struct Args : fw::KernelArgs<2, 12, 2, 1> {};
 
+#if FW_ITEMS > 0
 struct Row {
-  float own2;
-  float v2[V];
-  float own4;
-  float v4[V];
-  float own6;
-  float own8;
-  float own9;
-  float v9[V];
-  float own11;
-  float v11[V];
-  float own13;
-  float v13[V];
-  float v15;
-  float own29;
-  float own31;
-  float own32;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
+  float own2, v2[V], own4, v4[V], own6, own9, v9[V], own11, v11[V], own13, v13[V], v15, own29, own31, own32;
+  index o0, o1, o8;
   index pos;  // first of this thread's columns
   int own;  // which of them is its own
   bool live;  // there is such a row
 };
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0;
-  row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0;
-  row.o10 = 0;
-  row.o11 = 0;
+#else
+struct Row {
+  float v2[V], v4[V], v6[V], v8[V], v9[V], v11[V], v13[V], v15, v29[V], v31[V], v32[V];
+  index o0, o1, o8;
+  index pos;  // first of this thread's columns
+  bool live;  // there is such a row
+};
+#endif
+FW_FN void place_row(const Args& a, Row& row) {
+  row.o0 = fw::along(row.pos, a.strides[0][1]);
+  row.o1 = fw::along(row.pos, a.strides[1][1]);
+  row.o8 = fw::along(row.pos, a.strides[8][1]);
 }
 
 struct Values {
-  float in0[V];
-  float in1[V];
-};
-struct Fixed {
-};
-struct Kept {
+  float in0[V], in1[V];
 };
 
+#if FW_ITEMS > 0
 struct Place {
   index c0;
   index first, item;
   fw::u32 bits;
 };
-FW_FN Place place(const Args& a, index first, index item, fw::u32 bits) {
+FW_FN Place place(index first, index item, fw::u32 bits) {
   Place at;
   at.first = first, at.item = item, at.bits = bits;
   const index e = first + (item << bits);
-  (void)a, (void)e;
   index rest = e;
   at.c0 = rest;
   return at;
 }
 
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
+  fw::ask_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads);
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + at.first * static_cast<index>(a.strides[0][0]) + at.item * (static_cast<index>(a.strides[0][0]) << at.bits)), a.reads, x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads, x.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
+  fw::take_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + at.first * static_cast<index>(a.strides[1][0]) + at.item * (static_cast<index>(a.strides[1][0]) << at.bits)), a.reads, x.in1);
 }
 FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-  [[maybe_unused]] const int i = row.own;
-  row.own2 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
-  row.own4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-  row.own6 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
-  row.own11 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
-  row.own13 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
-  row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
+  const int i = row.own;
+  row.own2 = fw::load(static_cast<const float*>(a.pointers[2]) + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads);
+  row.own4 = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+  row.own6 = fw::load(static_cast<const float*>(a.pointers[4]) + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads);
+  row.own11 = fw::load(static_cast<const float*>(a.pointers[5]) + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads);
+  row.own13 = fw::load(static_cast<const float*>(a.pointers[6]) + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads);
+  row.v15 = fw::load(static_cast<const float*>(a.pointers[7]) + 0, a.reads);
 }
 
 template <int W>
 struct SumsOf0 {
-  float a29[W];
-  float a31[W];
-  float a32[W];
+  float a29[W], a31[W], a32[W];
   FW_FN void clear() {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a29[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a31[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a31[i] = 0.0f;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a32[i] = 0.0f;
-    }
+    for (int i = 0; i < W; ++i) a32[i] = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
+  FW_FN void merge(const SumsOf0& other) {
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] += other.a29[i];
-    }
+    for (int i = 0; i < W; ++i) a29[i] += other.a29[i];
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a31[i] += other.a31[i];
-    }
+    for (int i = 0; i < W; ++i) a31[i] += other.a31[i];
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a32[i] += other.a32[i];
-    }
+    for (int i = 0; i < W; ++i) a32[i] += other.a32[i];
   }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
     SumsOf0 other;
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a29[i] = fw::shuffle_xor(a29[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a29[i] = fw::shuffle_xor(a29[i], offset);
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a31[i] = fw::shuffle_xor(a31[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a31[i] = fw::shuffle_xor(a31[i], offset);
 #pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a32[i] = fw::shuffle_xor(a32[i], offset);
-    }
+    for (int i = 0; i < W; ++i) other.a32[i] = fw::shuffle_xor(a32[i], offset);
     return other;
   }
-  FW_FN SumsOf0<W / 2> half([[maybe_unused]] bool upper) const {
+  FW_FN SumsOf0<W / 2> half(bool upper) const {
     SumsOf0<W / 2> part;
 #pragma unroll
     for (int i = 0; i < W / 2; ++i) part.a29[i] = upper ? a29[W / 2 + i] : a29[i];
@@ -4113,16 +1841,71 @@ struct SumsOf0 {
     return part;
   }
 };
+#else
+struct Place {
+  index c0;
+};
+FW_FN Place place(index e) {
+  Place at;
+  index rest = e;
+  at.c0 = rest;
+  return at;
+}
+
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
+}
+FW_FN void load_row(const Args& a, Row& row) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    row.v2[i] = fw::load(static_cast<const float*>(a.pointers[2]) + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads);
+    row.v4[i] = fw::load(static_cast<const float*>(a.pointers[3]) + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads);
+    row.v6[i] = fw::load(static_cast<const float*>(a.pointers[4]) + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads);
+    row.v11[i] = fw::load(static_cast<const float*>(a.pointers[5]) + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads);
+    row.v13[i] = fw::load(static_cast<const float*>(a.pointers[6]) + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads);
+    row.v15 = fw::load(static_cast<const float*>(a.pointers[7]) + 0, a.reads);
+  }
+}
+
+template <int W>
+struct SumsOf0 {
+  float a29[W], a31[W], a32[W];
+  FW_FN void clear() {
+#pragma unroll
+    for (int i = 0; i < W; ++i) a29[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < W; ++i) a31[i] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < W; ++i) a32[i] = 0.0f;
+  }
+  FW_FN void merge(const SumsOf0& other) {
+#pragma unroll
+    for (int i = 0; i < W; ++i) a29[i] += other.a29[i];
+#pragma unroll
+    for (int i = 0; i < W; ++i) a31[i] += other.a31[i];
+#pragma unroll
+    for (int i = 0; i < W; ++i) a32[i] += other.a32[i];
+  }
+  FW_FN SumsOf0 exchanged(fw::u32 offset) const {
+    SumsOf0 other;
+#pragma unroll
+    for (int i = 0; i < W; ++i) other.a29[i] = fw::shuffle_xor(a29[i], offset);
+#pragma unroll
+    for (int i = 0; i < W; ++i) other.a31[i] = fw::shuffle_xor(a31[i], offset);
+#pragma unroll
+    for (int i = 0; i < W; ++i) other.a32[i] = fw::shuffle_xor(a32[i], offset);
+    return other;
+  }
+};
+#endif
 using Sums0 = SumsOf0<V>;
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-  [[maybe_unused]] const int i = row.own;
-  row.own8 = fw::add(row.own6, number0);
-  row.own9 = fw::rsqrt(row.own8);
+#if FW_ITEMS > 0
+FW_FN void row_0(const Args& a, Row& row, const fw::Team& team) {
+  const float number0 = a.numbers[0].as<float>();
+  row.own9 = fw::rsqrt(row.own6 + number0);
   fw::tell_columns(team, row.own2, row.v2);
   fw::tell_columns(team, row.own4, row.v4);
   fw::tell_columns(team, row.own9, row.v9);
@@ -4130,35 +1913,18 @@ FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_u
   fw::tell_columns(team, row.own13, row.v13);
 }
 
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside, Sums0& sums) {
+  const float number1 = a.numbers[1].as<float>();
+  const auto divisor1 = fw::divisor_of(number1);
   float out28[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v3 = fw::add(v1, row.v2[i]);
-    const float v5 = fw::sub(v3, row.v4[i]);
-    const float v10 = fw::mul(v5, row.v9[i]);
-    const float v12 = fw::mul(v10, row.v11[i]);
-    const float v14 = fw::add(v12, row.v13[i]);
-    const float v16 = fw::add(v14, row.v15);
-    const float v18 = fw::div(v16, divisor1);
+    const float v10 = ((x.in1[i] + row.v2[i]) - row.v4[i]) * row.v9[i];
+    const float v18 = fw::div(((v10 * row.v11[i]) + row.v13[i]) + row.v15, divisor1);
     const float v19 = fw::sigmoid(v18);
-    const float v20 = fw::mul(v0, v19);
-    const float v22 = fw::sub(1.0f, v19);
-    const float v23 = fw::mul(v18, v22);
-    const float v24 = fw::add(v23, 1.0f);
-    const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::div(v25, divisor1);
-    const float v27 = fw::mul(v26, row.v11[i]);
-    const float v28 = fw::mul(v27, row.v9[i]);
-    const float v30 = fw::mul(v26, v10);
-    out28[i] = fw::convert<float>(v28);
+    const float v26 = fw::div((x.in0[i] * v19) * ((v18 * (1.0f - v19)) + 1.0f), divisor1);
+    const float v27 = v26 * row.v11[i];
+    out28[i] = v27 * row.v9[i];
     if (inside) sums.a29[i] = fw::mad(v27, row.v9[i], sums.a29[i]);
     if (inside) sums.a31[i] = fw::mad(v26, v10, sums.a31[i]);
     if (inside) sums.a32[i] += v26;
@@ -4166,75 +1932,101 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.first * static_cast<index>(a.strides[8][0]) + at.item * (static_cast<index>(a.strides[8][0]) << at.bits)), out28);
 }
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const fw::Team& team, [[maybe_unused]] const SumsOf0<1>& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-  [[maybe_unused]] const int i = row.own;
+FW_FN void row_1(const Args& a, Row& row, bool store, const SumsOf0<1>& sums) {
+  const int i = row.own;
   row.own29 = sums.a29[0];
-  if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.own29);
+  if (store) static_cast<float*>(a.pointers[9])[(row.pos + i) * static_cast<index>(a.strides[9][1])] = row.own29;
   row.own31 = sums.a31[0];
-  if (store) static_cast<float*>(a.pointers[10])[row.o10 + (row.pos + i) * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.own31);
+  if (store) static_cast<float*>(a.pointers[10])[(row.pos + i) * static_cast<index>(a.strides[10][1])] = row.own31;
   row.own32 = sums.a32[0];
-  if (store) static_cast<float*>(a.pointers[11])[row.o11 + (row.pos + i) * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.own32);
+  if (store) static_cast<float*>(a.pointers[11])[(row.pos + i) * static_cast<index>(a.strides[11][1])] = row.own32;
+}
+#else
+FW_FN void row_0(const Args& a, Row& row) {
+  const float number0 = a.numbers[0].as<float>();
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    row.v8[i] = fw::add(row.v6[i], number0);
+    row.v9[i] = fw::rsqrt(row.v8[i]);
+  }
 }
 
+FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, bool inside, Sums0& sums) {
+  const float number1 = a.numbers[1].as<float>();
+  const auto divisor1 = fw::divisor_of(number1);
+  float out28[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v10 = ((x.in1[i] + row.v2[i]) - row.v4[i]) * row.v9[i];
+    const float v18 = fw::div(((v10 * row.v11[i]) + row.v13[i]) + row.v15, divisor1);
+    const float v19 = fw::sigmoid(v18);
+    const float v26 = fw::div((x.in0[i] * v19) * ((v18 * (1.0f - v19)) + 1.0f), divisor1);
+    const float v27 = v26 * row.v11[i];
+    out28[i] = v27 * row.v9[i];
+    if (inside) sums.a29[i] = fw::mad(v27, row.v9[i], sums.a29[i]);
+    if (inside) sums.a31[i] = fw::mad(v26, v10, sums.a31[i]);
+    if (inside) sums.a32[i] += v26;
+  }
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out28);
+}
+
+FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    row.v29[i] = sums.a29[i];
+    if (store) static_cast<float*>(a.pointers[9])[(row.pos + i) * static_cast<index>(a.strides[9][1])] = row.v29[i];
+    row.v31[i] = sums.a31[i];
+    if (store) static_cast<float*>(a.pointers[10])[(row.pos + i) * static_cast<index>(a.strides[10][1])] = row.v31[i];
+    row.v32[i] = sums.a32[i];
+    if (store) static_cast<float*>(a.pointers[11])[(row.pos + i) * static_cast<index>(a.strides[11][1])] = row.v32[i];
+  }
+}
+#endif
 }  // namespace
+#if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   fw::Team columns = fw::team_of_columns(team);
   const index elements = fw::held_elements(a.elements);
   constexpr int GROUP = ITEMS < 8 ? 1 : ITEMS / 8;  // vectors that are waited for at a time
   const index held = fw::items_of_thread(team, elements);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
+  index row_index = part;
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
   row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
   if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
   row.own = static_cast<int>(columns.lane >> team.lane_bits);
-  place_row(a, row_tile.quotient, 0, row);
-  [[maybe_unused]] index row_items = row.live ? held : 0;
+  place_row(a, row);
+  index row_items = row.live ? held : 0;
   fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, static_cast<index>(team.thread), item, team.bits), fixed + item * FIXED);
-  }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
+    index first_index = part + depth * static_cast<index>(a.parts);
     first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     const fw::Quotient first_tile = fw::divided(first_index, a.tiles, a.tiles_divider);
     first.pos = (first_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (first.pos >= a.sizes[1]) first.live = false, first.pos = 0;
     first.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, first_tile.quotient, 0, first);
-    [[maybe_unused]] index first_items = first.live ? held : 0;
+    place_row(a, first);
+    index first_items = first.live ? held : 0;
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (item < first_items) ask(a, first, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+      if (item < first_items) ask(a, first, place(static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
       if (item % GROUP == GROUP - 1) fw::copy_async_commit();
     }
   }
   int depth = 0;
   load_row(a, row);
-  fw::begin_cluster<SumsOf0<1>>(columns, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -4245,16 +2037,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_linear_
     next.pos = (next_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (next.pos >= a.sizes[1]) next.live = false, next.pos = 0;
     next.own = static_cast<int>(columns.lane >> team.lane_bits);
-    place_row(a, next_tile.quotient, 0, next);
-    [[maybe_unused]] index next_items = next.live ? held : 0;
+    place_row(a, next);
+    index next_items = next.live ? held : 0;
     const bool first = row.live && columns.thread == 0;
-    row_0(a, row, first, team);
-    Kept kept[ITEMS];
+    row_0(a, row, team);
     Sums0 sums0;
     sums0.clear();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = item < row_items;
       static_assert(FW_DEPTH == 1 && ITEMS % GROUP == 0, "one turn ahead, in groups");
       if (item % GROUP == 0) {
@@ -4263,253 +2053,41 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_linear_
         const int first_of_group = item;
 #pragma unroll
         for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          take(a, row, place(a, item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
+          take(a, row, place(item < row_items ? static_cast<index>(team.thread) : 0, item < row_items ? item : 0, team.bits), own + (depth * ITEMS + item) * AHEAD, x[item]);
         }
 #pragma unroll
         for (int item = first_of_group; item < first_of_group + GROUP; ++item) {
-          [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-          if (item < next_items) ask(a, next, place(a, static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
+          if (item < next_items) ask(a, next, place(static_cast<index>(team.thread), item, team.bits), own + (depth * ITEMS + item) * AHEAD);
         }
         fw::copy_async_commit();
       }
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? static_cast<index>(team.thread) : 0, inside ? item : 0, team.bits), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, static_cast<index>(team.thread), item, team.bits), x[item], f, kept[item], inside, sums0);
+      stage_0(a, row, place(static_cast<index>(team.thread), item, team.bits), x[item], inside, sums0);
     }
     SumsOf0<1> own0 = fw::own_column(team, sums0);
     fw::reduce(columns, own0);
     load_row(a, next);
-    row_1(a, row, first, team, own0);
+    row_1(a, row, first, own0);
     row = next;
     row_items = next_items;
   }
 }
-'''
-_FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<2, 12, 2, 1> {};
-
-struct Row {
-  float v2[V];
-  float v4[V];
-  float v6[V];
-  float v8[V];
-  float v9[V];
-  float v11[V];
-  float v13[V];
-  float v15;
-  float v29[V];
-  float v31[V];
-  float v32[V];
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
-  index pos;  // first of this thread's columns
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0 + fw::along(row.pos, a.strides[0][1]);
-  row.o1 = 0 + fw::along(row.pos, a.strides[1][1]);
-  row.o2 = 0;
-  row.o3 = 0;
-  row.o4 = 0;
-  row.o5 = 0;
-  row.o6 = 0;
-  row.o7 = 0;
-  row.o8 = 0 + fw::along(row.pos, a.strides[8][1]);
-  row.o9 = 0;
-  row.o10 = 0;
-  row.o11 = 0;
-}
-
-struct Values {
-  float in0[V];
-  float in1[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index c0;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  index rest = e;
-  at.c0 = rest;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + at.c0 * static_cast<index>(a.strides[0][0])), a.reads, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + at.c0 * static_cast<index>(a.strides[1][0])), a.reads, x.in1);
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v2[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[2]) + row.o2 + (row.pos + i) * static_cast<index>(a.strides[2][1]), a.reads));
-    row.v4[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3 + (row.pos + i) * static_cast<index>(a.strides[3][1]), a.reads));
-    row.v6[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4 + (row.pos + i) * static_cast<index>(a.strides[4][1]), a.reads));
-    row.v11[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[5]) + row.o5 + (row.pos + i) * static_cast<index>(a.strides[5][1]), a.reads));
-    row.v13[i] = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[6]) + row.o6 + (row.pos + i) * static_cast<index>(a.strides[6][1]), a.reads));
-    row.v15 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[7]) + row.o7, a.reads));
-  }
-}
-
-template <int W>
-struct SumsOf0 {
-  float a29[W];
-  float a31[W];
-  float a32[W];
-  FW_FN void clear() {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] = 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a31[i] = 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a32[i] = 0.0f;
-    }
-  }
-  FW_FN void merge([[maybe_unused]] const SumsOf0& other) {
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a29[i] += other.a29[i];
-    }
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a31[i] += other.a31[i];
-    }
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      a32[i] += other.a32[i];
-    }
-  }
-  FW_FN SumsOf0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    SumsOf0 other;
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a29[i] = fw::shuffle_xor(a29[i], offset);
-    }
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a31[i] = fw::shuffle_xor(a31[i], offset);
-    }
-#pragma unroll
-    for (int i = 0; i < W; ++i) {
-      other.a32[i] = fw::shuffle_xor(a32[i], offset);
-    }
-    return other;
-  }
-};
-using Sums0 = SumsOf0<V>;
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v8[i] = fw::add(row.v6[i], number0);
-    row.v9[i] = fw::rsqrt(row.v8[i]);
-  }
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-  [[maybe_unused]] constexpr int i = 0;
-  float out28[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v3 = fw::add(v1, row.v2[i]);
-    const float v5 = fw::sub(v3, row.v4[i]);
-    const float v10 = fw::mul(v5, row.v9[i]);
-    const float v12 = fw::mul(v10, row.v11[i]);
-    const float v14 = fw::add(v12, row.v13[i]);
-    const float v16 = fw::add(v14, row.v15);
-    const float v18 = fw::div(v16, divisor1);
-    const float v19 = fw::sigmoid(v18);
-    const float v20 = fw::mul(v0, v19);
-    const float v22 = fw::sub(1.0f, v19);
-    const float v23 = fw::mul(v18, v22);
-    const float v24 = fw::add(v23, 1.0f);
-    const float v25 = fw::mul(v20, v24);
-    const float v26 = fw::div(v25, divisor1);
-    const float v27 = fw::mul(v26, row.v11[i]);
-    const float v28 = fw::mul(v27, row.v9[i]);
-    const float v30 = fw::mul(v26, v10);
-    out28[i] = fw::convert<float>(v28);
-    if (inside) sums.a29[i] = fw::mad(v27, row.v9[i], sums.a29[i]);
-    if (inside) sums.a31[i] = fw::mad(v26, v10, sums.a31[i]);
-    if (inside) sums.a32[i] += v26;
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + at.c0 * static_cast<index>(a.strides[8][0])), out28);
-}
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] const auto divisor1 = fw::divisor_of(number1);
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    row.v29[i] = sums.a29[i];
-    if (store) static_cast<float*>(a.pointers[9])[row.o9 + (row.pos + i) * static_cast<index>(a.strides[9][1])] = fw::convert<float>(row.v29[i]);
-    row.v31[i] = sums.a31[i];
-    if (store) static_cast<float*>(a.pointers[10])[row.o10 + (row.pos + i) * static_cast<index>(a.strides[10][1])] = fw::convert<float>(row.v31[i]);
-    row.v32[i] = sums.a32[i];
-    if (store) static_cast<float*>(a.pointers[11])[row.o11 + (row.pos + i) * static_cast<index>(a.strides[11][1])] = fw::convert<float>(row.v32[i]);
-  }
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
+#else
+__global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index part = static_cast<index>((fw::block_index() >> team.cluster_bits) * team.rows() + team.row);
-  Kept kept;
+  const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
+    index row_index = part + turn * static_cast<index>(a.parts);
     row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     const fw::Quotient row_tile = fw::divided(row_index, a.tiles, a.tiles_divider);
     row.pos = (row_tile.remainder * static_cast<index>(team.lanes()) + static_cast<index>(team.lane)) * V;
     if (row.pos >= a.sizes[1]) row.live = false, row.pos = 0;
-    place_row(a, row_tile.quotient, 0, row);
+    place_row(a, row);
     const bool first = row.live && team.thread == 0;
     load_row(a, row);
-    row_0(a, row, first);
+    row_0(a, row);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
     const fw::ReadAgain again = {a.reads};
     const fw::ReadLast last = {{fw::evict_normal}};
@@ -4518,36 +2096,34 @@ __global__ void __launch_bounds__(512) fw_column_backward_linear_bias_batch_norm
     const index end0 = elements, step0 = static_cast<index>(team.threads());
     index e0 = static_cast<index>(team.thread);
     Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n]);
       }
     }
     Sums0 sums0;
     sums0.clear();
     while (e0 < end0) {
       Values x[AHEAD0];
-      Fixed f[AHEAD0];
 #pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
         const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+          load_0(a, row, place(e), again, last, next0[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
+        const index beyond = (n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+          stage_0(a, row, place(e), x[n], true, sums0);
         }
       }
       if (end0 - e0 <= AHEAD0 * step0) break;
@@ -4557,7 +2133,7 @@ __global__ void __launch_bounds__(512) fw_column_backward_linear_bias_batch_norm
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -4567,47 +2143,43 @@ __global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
+  place_row(a, row);
   constexpr int AHEAD0 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
   index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
   Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
 #pragma unroll
   for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
+    const index beyond = (n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+      load_0(a, row, place(e), again, last, next0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
     Values x[AHEAD0];
-    Fixed f[AHEAD0];
 #pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
+    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
       const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        stage_0(a, row, place(e), x[n], true, sums0);
       }
     }
     if (end0 - e0 <= AHEAD0 * step0) break;
@@ -4616,7 +2188,7 @@ __global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -4626,11 +2198,11 @@ __global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm
   row.pos = ((tile.remainder << a.partial_bits) + lane) * V;
   row.live = row.pos < a.sizes[1];
   if (!row.live) row.pos = 0;
-  place_row(a, tile.quotient, 0, row);
+  place_row(a, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   fw::follow_last_launch();
   load_row(a, row);
-  row_0(a, row, first && false);
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -4642,7 +2214,7 @@ __global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -4655,444 +2227,7 @@ __global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
-'''
-
-# ---- fw_row_backward_add_2: backward, row schedule ---------------------------------------------------------------
-#
-# operators: add
-# linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
-#
-#     sum_41 = sum(sum_39, over 1, n2)
-_FW_ROW_BACKWARD_ADD_2 = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<1, 2, 1, 1> {};
-
-struct Row {
-  float v1;
-  index o0;
-  index o1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0;
-  row.o1 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  static_assert(0 <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  float a1;
-  FW_FN void clear() {
-    a1 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a1 += other.a1;
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.a1 = fw::shuffle_xor(a1, offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float part1 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    part1 += v0;
-  }
-  if (ITEMS == 1 && inside) sums.a1 = part1;
-  if (ITEMS != 1 && inside) sums.a1 += part1;
-}
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  row.v1 = sums.a1;
-  if (store) static_cast<float*>(a.pointers[1])[row.o1] = fw::convert<float>(row.v1);
-}
-
-}  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
-constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_add_2(const Args a) {
-  fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
-  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-  if (!row.live) row_index = 0;
-  place_row(a, anchor, row_index, row);
-  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
-  }
-#pragma unroll
-  for (int depth = 0; depth < FW_DEPTH; ++depth) {
-    Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
-    if (!first.live) first_index = 0;
-    place_row(a, anchor, first_index, first);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-  }
-  int depth = 0;
-  load_row(a, row);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Values x[ITEMS];
-    Row next;
-    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
-    if (!next.live) next_index = 0;
-    place_row(a, anchor, next_index, next);
-    load_row(a, next);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    place_row(a, anchor, later_index, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
-    Kept kept[ITEMS];
-    Sums0 sums0;
-    sums0.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    row = next;
-  }
-}
-'''
-_FW_ROW_BACKWARD_ADD_2_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<1, 2, 1, 1> {};
-
-struct Row {
-  float v1;
-  index o0;
-  index o1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  row.o0 = 0;
-  row.o1 = 0;
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][0])), a.reads, x.in0);
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  float a1;
-  FW_FN void clear() {
-    a1 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a1 += other.a1;
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.a1 = fw::shuffle_xor(a1, offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] constexpr int i = 0;
-  float part1 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    part1 += v0;
-  }
-  if (ITEMS == 1 && inside) sums.a1 = part1;
-  if (ITEMS != 1 && inside) sums.a1 += part1;
-}
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  row.v1 = sums.a1;
-  if (store) static_cast<float*>(a.pointers[1])[row.o1] = fw::convert<float>(row.v1);
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_row_backward_add_2(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
-  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Kept kept;
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-    if (!row.live) row_index = 0;
-    place_row(a, anchor, row_index, row);
-    const bool first = row.live && team.thread == 0;
-    load_row(a, row);
-    row_0(a, row, first);
-    const index elements = row.live ? static_cast<index>(a.elements) : 0;
-    const fw::ReadAgain again = {a.reads};
-    const fw::ReadLast last = {{fw::evict_normal}};
-    constexpr int bytes0 = V * 4;
-    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
-    const index end0 = elements, step0 = static_cast<index>(team.threads());
-    index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-    Sums0 sums0;
-    sums0.clear();
-    while (e0 < end0) {
-      Values x[AHEAD0];
-      Fixed f[AHEAD0];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (AHEAD0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-        }
-      }
-      if (end0 - e0 <= AHEAD0 * step0) break;
-      e0 += AHEAD0 * step0;
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-  }
-}
-__global__ void __launch_bounds__(256) fw_row_backward_add_2_phase0(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD0 = 4;
-  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
-  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
-  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
-#pragma unroll
-  for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
-    if (beyond < end0 - e0) {
-      const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
-  Sums0 sums0;
-  sums0.clear();
-  while (e0 < end0) {
-    Values x[AHEAD0];
-    Fixed f[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (AHEAD0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-      }
-    }
-    if (end0 - e0 <= AHEAD0 * step0) break;
-    e0 += AHEAD0 * step0;
-  }
-  fw::reduce(team, sums0);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
-}
-__global__ void __launch_bounds__(256) fw_row_backward_add_2_phase1(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  const index split = 0;
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  fw::follow_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && true, sums0);
-}
-__global__ void __launch_bounds__(256) fw_row_backward_add_2_merge0(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  Sums0 sums;
-  sums.clear();
-#pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
-    sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
+#endif
 '''
 
 
@@ -5394,18 +2529,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 # What kernels call: types, mathematics, the device.
 
 _PRELUDE = r'''
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define FW_CUDA 1
 #define FW_FN __device__ __forceinline__
-#else
-#define FW_CUDA 0
-#define FW_FN inline __attribute__((always_inline))
-#endif
-#if FW_CUDA || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define FW_FMA 1
-#else
-#define FW_FMA 0
-#endif
 #define FW_OPERATOR(result, name, op) \
   template <class T>                  \
   FW_FN result name(T a, T b) {       \
@@ -5416,19 +2540,13 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
-// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
-#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
-#define FW_SENDS 1
-#else
-#define FW_SENDS 0
-#endif
 // Copies may ask the L2 cache for whole lines since CUDA 11.4.
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1104
 #define FW_WHOLE_LINE ""
 #else
 #define FW_WHOLE_LINE ".L2::128B"
 #endif
-#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#if FW_SM90 && __CUDA_ARCH__ < 1000
 #define FW_KEEPS 1
 #else
 #define FW_KEEPS 0
@@ -5443,9 +2561,7 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 FW_FN u32 bits_of(float x) { return __float_as_uint(x); }
-FW_FN u64 bits_of(double x) { return __double_as_longlong(x); }
 FW_FN float float_of(u32 b) { return __uint_as_float(b); }
-FW_FN double float_of(u64 b) { return __longlong_as_double(b); }
 
 // Approximations are those of the .ftz forms: denormal operands and results count as 0. In the emulator they are exact;
 // a test may define FW_APPROXIMATE to make them as wrong as the manual allows: `exact` is a double, `error` its bound
@@ -5475,7 +2591,7 @@ FW_FN float min_of_numbers(float a, float b) {  // the number, if the other is N
 }
 
 // NaN if either is.
-#if defined(FW_EMULATOR) || __CUDA_ARCH__ < 800
+#if __CUDA_ARCH__ < 800
 FW_FN float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 FW_FN float min_or_nan(float a, float b) { return a < b || a != a ? a : b; }
 #else
@@ -5496,62 +2612,6 @@ struct half {
   u16 bits;
 };
 
-struct bfloat16 {
-  u16 bits;
-};
-
-FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
-
-// To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
-#if FW_CUDA && !defined(FW_EMULATOR)
-FW_FN float to_float(half h) {
-  float r;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
-  return r;
-}
-FW_FN half to_half(float x) {
-  half r;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
-  return r;
-}
-#else
-FW_FN float to_float(half h) {
-  const u32 magnitude = u32(h.bits & 0x7fff) << 13;
-  const u32 rebased = magnitude + ((127 - 15) << 23);
-  // A denormal half is its mantissa on top of 2^-14, less 2^-14: right even where float denormals are
-  // flushed.
-  const float denormal = float_of(rebased + (1 << 23)) - 0x1p-14f;
-  const u32 finite = h.bits & 0x7c00 ? rebased : bits_of(denormal);
-  const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
-  return float_of(value | (u32(h.bits & 0x8000) << 16));
-}
-FW_FN half to_half(float x) {
-  const u32 b = bits_of(x);
-  const u32 magnitude = b & 0x7fffffff;
-  const u32 normal = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 aligns the denormal's last bit with the last bit of a float, and so rounds it.
-  const u32 denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
-  const u32 finite = magnitude < ((127 - 14) << 23) ? denormal : normal;
-  const u32 infinite = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-  const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
-  return {u16(value | (b >> 16 & 0x8000))};
-}
-#endif
-
-#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
-FW_FN bfloat16 to_bfloat16(float x) {
-  bfloat16 r;
-  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
-  return r;
-}
-#else
-FW_FN bfloat16 to_bfloat16(float x) {
-  const u32 b = bits_of(x);
-  const u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
-  return {u16((b & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded)};
-}
-#endif
-
 template <class A, class B>
 struct same {
   static constexpr bool value = false;
@@ -5561,29 +2621,6 @@ template <class A>
 struct same<A, A> {
   static constexpr bool value = true;
 };
-
-// The cast of PyTorch between any two of bool, u8, i8, i16, i32, i64, half, bfloat16, float and double.
-template <class To, class From>
-FW_FN To convert(From v) {
-  constexpr bool from_float = same<From, float>::value || same<From, double>::value;
-  if constexpr (same<To, From>::value) {
-    return v;
-  } else if constexpr (same<From, half>::value || same<From, bfloat16>::value) {
-    return convert<To>(to_float(v));
-  } else if constexpr (same<To, half>::value) {
-    return to_half(static_cast<float>(v));
-  } else if constexpr (same<To, bfloat16>::value) {
-    return to_bfloat16(static_cast<float>(v));
-  } else if constexpr (same<To, bool>::value) {
-    return v != 0;
-  } else if constexpr (from_float && same<To, u8>::value) {
-    return static_cast<u8>(static_cast<i64>(v));  // a direct cast of a negative number is undefined
-  } else if constexpr (from_float && sizeof(To) < sizeof(i32)) {
-    return static_cast<To>(static_cast<i32>(v));
-  } else {
-    return static_cast<To>(v);
-  }
-}
 
 template <class T>
 struct ieee;
@@ -5608,63 +2645,18 @@ struct ieee<float> {
   static constexpr float erfcx_hi = 0x1.058672p+0f, erfcx_lo = -0x1.134278p-26f;
 };
 
-template <>
-struct ieee<double> {
-  using bits = u64;
-  static constexpr int mantissa = 52;
-  static constexpr u64 bias = 1023;
-  static constexpr u64 sign = 0x8000000000000000u;
-  static constexpr u64 infinity = 0x7ff0000000000000u, nan = 0x7ff8000000000000u;
-  static constexpr u64 root_half = 0x3fe6a09e667f3bcdu;
-  static constexpr double min_normal = 0x1p-1022;
-  static constexpr double shifter = 0x1.8p52;
-  static constexpr double log2e = 0x1.71547652b82fep+0, log2e_less_1 = 0x1.c551d94ae0bf8p-2;
-  static constexpr double ln2 = 0x1.62e42fefa39efp-1;
-  static constexpr double ln2_hi = 0x1.62e42fefa3p-1, ln2_lo = 0x1.3de6af278ece6p-42;
-  static constexpr double pio2_hi = 0x1.921fb54442d18p+0, pio2_lo = 0x1.1a62633145c07p-54;
-  static constexpr double exp_range = 746, exp2_range = 1076;
-  static constexpr double expm1_min = -40, expm1_max = 710;
-  static constexpr double tanh_range = 22, erfc_range = 27.3;
-  static constexpr double erfcx_hi = 0x1.058671b52c776p+0, erfcx_lo = -0x1.b0353dd6169e9p-56;
-};
-
 template <class T>
 FW_FN T infinity() {
   return float_of(ieee<T>::infinity);
 }
 
-template <class T>
-FW_FN T nan() {
-  return float_of(ieee<T>::nan);
-}
-
 // a * b + c, fused where the machine can; no formula here relies on the fusion.
 FW_FN float mad(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-
-FW_FN double mad(double a, double b, double c) { return __fma_rn(a, b, c); }
-
-// What rounding took from p = a * b, exactly.
-template <class T>
-FW_FN T product_error(T a, T b, T p) {
-#if FW_FMA
-  return mad(a, b, -p);
-#else
-  constexpr T split = T(u64(1) << (ieee<T>::mantissa / 2 + 1)) + 1;  // Veltkamp's halves, Dekker's sum
-  const T a_hi = a * split - (a * split - a), a_lo = a - a_hi;
-  const T b_hi = b * split - (b * split - b), b_lo = b - b_hi;
-  return a_lo * b_lo - (((p - a_hi * b_hi) - a_lo * b_hi) - a_hi * b_lo);
-#endif
-}
 
 // a - q * d, exact if q is close to a / d.
 template <class T>
 FW_FN T residual(T a, T q, T d) {
-#if FW_FMA
   return mad(-q, d, a);
-#else
-  const T p = q * d;
-  return (a - p) - product_error(q, d, p);
-#endif
 }
 
 // c0 + c1 x + c2 x^2 + ...
@@ -5679,16 +2671,9 @@ FW_FN T poly(T x, T c0, C... c) {
 }
 
 FW_FN float abs(float x) { return ::fabsf(x); }  // part of the instruction that takes it
-FW_FN double abs(double x) { return ::fabs(x); }
 FW_FN i64 neg(i64 x) { return static_cast<i64>(0 - static_cast<u64>(x)); }
 FW_FN i64 abs(i64 x) { return x < 0 ? neg(x) : x; }
 FW_FN float neg(float x) { return -x; }
-FW_FN double neg(double x) { return -x; }
-
-template <class T>
-FW_FN T sign(T x) {  // 0 for NaN, as in PyTorch
-  return T(T(0) < x) - T(x < T(0));
-}
 
 template <class T>
 FW_FN T at_most(T x, T limit) {  // keeps NaN, unlike minimum instructions
@@ -5697,22 +2682,18 @@ FW_FN T at_most(T x, T limit) {  // keeps NaN, unlike minimum instructions
 
 FW_FN float at_most(float x, float limit) { return min_or_nan(x, limit); }
 FW_OPERATOR(T, add, +)
-FW_OPERATOR(T, sub, -)
 FW_OPERATOR(T, mul, *)
 FW_OPERATOR(T, div, /)
 
 // Integers wrap around.
 FW_FN i64 add(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) + static_cast<u64>(b)); }
 
-FW_FN i64 sub(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) - static_cast<u64>(b)); }
 FW_FN i64 mul(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) * static_cast<u64>(b)); }
 
 template <class T>
 FW_FN T square(T x) {
   return mul(x, x);
 }
-
-FW_FN double sqrt(double x) { return __dsqrt_rn(x); }
 
 // x rsqrt(x) with one residual step; 0.5 ulp, 0.75 where the residual is denormal.
 FW_FN float sqrt(float x) {
@@ -5818,34 +2799,9 @@ FW_FN float div(float a, Divisor<float> b) {
   return mad(a, b.reciprocal, a * b.rest);
 }
 
-FW_FN float fmod(float x, float y) { return ::fmodf(x, y); }
-FW_FN double fmod(double x, double y) { return ::fmod(x, y); }
-
-// As in Python: the sign of the divisor.
-template <class T>
-FW_FN T remainder(T a, T b) {
-  const T r = fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
-}
-
-// Integers: a zero divisor gives 0 instead of a trap, and -1 is kept from the divider, which traps on the
-// least i64.
-FW_FN i64 fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % (b == 0 || b == -1 ? 1 : b); }
-
-FW_FN i64 remainder(i64 a, i64 b) {
-  const i64 r = fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
-}
-
 // e^r = 1 + r + r^2 exp_tail(r) for |r| <= ln(2) / 2
 FW_FN float exp_tail(float r) {
   return poly(r, 0x1.fffffep-2f, 0x1.5554bp-3f, 0x1.55572cp-5f, 0x1.1227bcp-7f, 0x1.6b5a84p-10f);
-}
-
-FW_FN double exp_tail(double r) {
-  return poly(r, 0x1.p-1, 0x1.5555555555559p-3, 0x1.5555555555551p-5, 0x1.111111110f64bp-7, 0x1.6c16c16c18e4ap-10,
-              0x1.a01a01b00a393p-13, 0x1.a01a01970d442p-16, 0x1.71ddf7f876f3bp-19, 0x1.27e50040e3e6p-22,
-              0x1.af5f5d8839245p-26, 0x1.1f370200db0f1p-29);
 }
 
 // A value p * 2^n, not yet put together so that a factor can join before the result becomes denormal.
@@ -5889,18 +2845,9 @@ FW_FN scaled<T> exp_parts(T x) {  // for |x| <= exp_range
   return {exp_of_reduced(a.r), a.n};
 }
 
-// Near 1 / d for 1 <= d <= 2. In float without the divider, which serves all lanes in turn. The error of Newton's step
-// always has one sign, and `quotient` squares it: at 1e-4 the quotients would be 0.17 ulp too small in the mean, and so
-// would the sum of many be.
-FW_FN double rough_reciprocal(double d) { return 1 / d; }
-
 FW_FN float rough_reciprocal(float d) {
-#if FW_FMA
   const float y = poly(d, 1632 / 577.0f, -1696 / 577.0f, 768 / 577.0f, -128 / 577.0f);  // Chebyshev's: within 1/577
   return mad(y, mad(-d, y, 1.0f), y);
-#else
-  return 1 / d;
-#endif
 }
 
 // (a + a_lo) / (d + d_lo), given y near 1 / d.
@@ -5948,7 +2895,7 @@ FW_FN void barrier() { __syncthreads(); }
 // The next launch on the stream may begin, as far as it does not depend on this one, once all blocks have come here.
 // Where nothing follows that was launched for it, and on older devices, nothing happens.
 FW_FN void let_next_launch_begin() {
-#if FW_SM90 && !defined(FW_EMULATOR)
+#if FW_SM90
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -5957,7 +2904,7 @@ FW_FN void let_next_launch_begin() {
 // kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
 // was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
-#if FW_SM90 && !defined(FW_EMULATOR)
+#if FW_SM90
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -5992,19 +2939,6 @@ FW_FN char* shared_memory() { return shared_block; }
 
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
-FW_FN void cluster_wait() {
-#if FW_SM90
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-// Without what the thread wrote: only that it has come here, behind fences of its own.
-FW_FN void cluster_arrive_relaxed() {
-#if FW_SM90
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#endif
-}
 
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
@@ -6119,12 +3053,6 @@ FW_FN T load(const T* from, How how) {
   return value[0];
 }
 
-template <class T>
-FW_FN void store(T* to, T value) {
-  const T values[1] = {value};
-  store_vector<1>(to, values);
-}
-
 // Made on the host by fusewright::make_divider (launch/divider.h).
 struct Divider {
   u32 divisor, multiplier, shift;
@@ -6191,94 +3119,6 @@ FW_FN void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif
 }
-
-#if FW_SM90
-// ---------------------------------------------------------------- barriers in shared memory, bulk copies (sm_90)
-
-// A phase ends when `arrivals` threads have arrived and all the bytes that were announced are there. The first phase
-// has parity 0. One thread initialises, then mbarrier_fence(), then a barrier() of the block.
-FW_FN void mbarrier_init(u64* barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// Makes initialised barriers known to the copy engine.
-FW_FN void mbarrier_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Orders this thread's own writes to shared memory before what the copy engine does next.
-FW_FN void fence_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-FW_FN void mbarrier_arrive(u64* barrier) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Announces bytes of bulk copies, and arrives.
-FW_FN void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
-// Announces bytes without arriving.
-FW_FN void mbarrier_expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-
-// Whether the phase of this parity has ended; may wait a while for it.
-FW_FN bool mbarrier_try_wait(u64* barrier, u32 parity) {
-  u32 done;
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
-FW_FN void mbarrier_wait(u64* barrier, u32 parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
-}
-
-// The same, for what other blocks of the cluster store.
-FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity) {
-  u32 done = 0;
-  while (done == 0)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-}
-
-// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
-// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
-// of the cluster.
-template <u32 N>
-FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank) {
-  u32 to, there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
-#pragma unroll
-  for (u32 i = 0; i < N; ++i)
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
-                                                                                                                16 * i),
-        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
-        : "memory");
-}
-
-// A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
-// Called by one thread.
-FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-#endif  // FW_SM90
 
 }  // namespace fw
 '''
@@ -6514,86 +3354,6 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-template <class... Sums>
-FW_FN constexpr u32 widest_slot() {
-  u32 most = 16;
-  ((most = sizeof(Slot<Sums>) > most ? static_cast<u32>(sizeof(Slot<Sums>)) : most), ...);
-  return most;
-}
-
-// Blocks of a cluster send what they have to where another will read it, and a barrier there counts what arrives. A
-// barrier of the cluster would wait for all that a thread has stored and asked for. A block that has got what the
-// others sent may end: they wait for what it sent.
-FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* barriers, [[maybe_unused]] u32 count) {
-#if FW_SENDS
-  if (cluster_bits == 0) return;
-  if (thread_index() == 0) {
-    for (u32 i = 0; i < count; ++i) mbarrier_init(barriers + i, 1);
-    mbarrier_fence();
-  }
-  cluster_arrive_relaxed();
-#endif
-}
-
-// Before anything is sent: the barriers of all blocks are there.
-FW_FN void join_cluster([[maybe_unused]] u32 cluster_bits) {
-#if FW_SENDS
-  if (cluster_bits != 0) cluster_wait();
-#endif
-}
-
-FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
-#if FW_SENDS
-  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
-#endif
-}
-
-template <class S>
-FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
-                [[maybe_unused]] u32 block) {
-#if FW_SENDS
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  union {
-    u32 words[pieces * 4];
-    S what;
-  } sent = {};
-  sent.what = what;
-  store_async<pieces>(place, sent.words, barrier, block);
-#endif
-}
-
-FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
-#if FW_SENDS
-  mbarrier_wait_cluster(barrier, parity);
-#endif
-}
-
-// The blocks that a team is spread over exchange their sums through two buffers in turn. A block sends when all of its
-// threads have done with the exchange before, and needs what all blocks sent to end one: nobody leaves sums in a buffer
-// while another still reads it, and nothing else holds the blocks together. The buffers and their barriers are the last
-// of the shared memory before `end`.
-template <class... Sums>
-FW_FN void begin_cluster(Team& team, char* end) {
-  if (team.cluster_bits == 0) return;
-  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
-  team.buffers = end - 16 - 2 * team.buffer_bytes;
-  open_mail(team.cluster_bits, reinterpret_cast<u64*>(end) - 2, 2);
-}
-
-template <class S>
-FW_FN void exchange(Team& team, S& sums) {
-  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
-  ++team.exchanges;
-  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
-  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    send(sums, slots + team.block() * width, arrived, block);
-  wait_for_mail(arrived, parity);
-  sums = slots->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-}
-
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
 // cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
@@ -6620,10 +3380,7 @@ FW_FN void reduce(Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-  } else if (team.cluster_bits != 0) {
-    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 template <class T>
@@ -6882,80 +3639,6 @@ struct Tiling {
 
 constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
 
-// The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
-struct TileShape {
-  static constexpr int64_t threads = 256, shortest = 4;
-  int64_t items;          // vectors along that a thread computes
-  int64_t width, length;  // across and along
-  int64_t tiles_across, tiles_along;
-  int64_t shared_bytes;
-};
-
-// The axis along which most bytes lie, of those operands that do not lie along the line.
-inline Tiling find_tiling(const KernelLoops& code, const Geometry& g) {
-  Tiling best;
-  if (!code.cuda.can_tile) return best;
-  const auto inner = static_cast<size_t>(code.nest.inner);
-  if (g.sizes[inner] < TileShape::shortest) return best;
-  int64_t most = 0;
-  for (int a : code.nest.reduced) {
-    const auto axis = static_cast<size_t>(a);
-    if (g.sizes[axis] < TileShape::shortest) continue;
-    Tiling found;
-    found.across = a;
-    int64_t bytes = 0;
-    for (const CudaLoops::Vector& v : code.cuda.vectors) {
-      const auto operand = static_cast<size_t>(v.operand);
-      const int64_t along = g.stride(operand, inner);
-      if (along == 0 || along == 1 || g.stride(operand, axis) != 1) continue;
-      found.operands |= uint64_t{1} << operand;
-      bytes += size_of(code.operands[operand].dtype);
-    }
-    if (bytes > most) best = found, most = bytes;
-  }
-  return best;
-}
-
-// What a block of 256 threads can turn at a time (kernels/cuda_tile.h): both sides of the tile have room for all of it,
-// and so has shared memory, whose lines are powers of two.
-inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
-  const int64_t elements_across = shape.width * across_vector, threads = TileShape::threads;
-  return shape.width <= threads && shape.length <= threads &&
-         power_of_two_from(shape.length) * elements_across <= threads * shape.items &&
-         shape.items * (threads / shape.length) >= elements_across &&
-         shape.items / across_vector * (threads / shape.width) >= shape.length;
-}
-
-// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the
-// other.
-inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
-  TileShape shape;
-  shape.items = vector > 1 ? std::max(vector, 4) : 8;
-  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], tiling.vector);
-  const int64_t along = g.sizes[static_cast<size_t>(code.nest.inner)] / vector;
-  shape.width = std::min<int64_t>(across, tiling.vector > 1 ? 16 : 32);
-  shape.length = std::min<int64_t>(along, vector > 1 ? 16 : 32);
-  auto grow = [&](int64_t TileShape::*side, int64_t most) {
-    TileShape larger = shape;
-    larger.*side = std::min(2 * (shape.*side), most);
-    if (larger.*side == shape.*side || !tile_fits(larger, tiling.vector)) return false;
-    shape = larger;
-    return true;
-  };
-  while (grow(&TileShape::width, across) || grow(&TileShape::length, along)) {
-  }
-  // No tile has less to do than the others.
-  shape.tiles_across = ceil_div(across, shape.width);
-  shape.tiles_along = ceil_div(along, shape.length);
-  shape.width = ceil_div(across, shape.tiles_across);
-  shape.length = ceil_div(along, shape.tiles_along);
-  shape.shared_bytes = 0;
-  for (size_t o = 0; o < code.operands.size(); ++o)
-    if (tiling.has(o))
-      shape.shared_bytes += size_of(code.operands[o].dtype) * TileShape::threads * shape.items * vector;
-  return shape;
-}
-
 // What a launch may choose; all else follows from it and from the sizes of the call.
 struct LaunchChoice {
   int32_t vector = 1;     // elements that a thread reads at once
@@ -7083,14 +3766,10 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
-  // Those that serve rows of any length.
-  std::vector<Variant> variants_for_all_rows() const;
-  std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
   // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
-  bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
   bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
                    int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
@@ -7098,9 +3777,6 @@ class CudaRules {
   void set_vector(Call& call, int vector) const;
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
-  LaunchChoice rule_rows(Call& call) const;
-  std::optional<LaunchChoice> rule_clusters(Call& call) const;
-  LaunchChoice rule_walking(const Call& call) const;
   LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
@@ -7108,15 +3784,12 @@ class CudaRules {
   LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
-  bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
-  void plan_rows(Call& call, const LaunchChoice& choice) const;
   void plan_columns(Call& call, const LaunchChoice& choice) const;
   int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
   void split_elements(Call& call, int64_t rows, int scale) const;
   bool possible(const Call& call) const;
-  Variant tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
   // Of a variant with rows in registers: see kernels/cuda_loops.h.
   struct Held {
     int64_t depth, ahead, fixed, slot, most_threads;
@@ -7130,7 +3803,6 @@ class CudaRules {
 
   size_t first_partial(const Call& call) const;
   bool add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
-  bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
   int64_t cache_policy(const Call& c) const;
@@ -7169,63 +3841,8 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
   choice.threads = 128;
-  if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
   return choice;
-}
-
-// In registers, if a block can hold a row.
-inline LaunchChoice CudaRules::rule_rows(Call& c) const {
-  const int usual = code_.cuda.items[code_.cuda.items.size() - 2], most = code_.cuda.items.back();
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.items = usual;
-  choice.threads = 128;
-  const bool sides = code_.cuda.has_sides();
-  // Sums on the side take as many registers as the row: twice the threads have them.
-  const Variant of_length{c.variant.vector, usual, false, {}, c.elements};
-  const int64_t threads = sides && has(of_length) ? held(of_length).most_threads : 256;
-  if (c.elements > usual * threads) choice.items = most;
-  // Rows that a warp holds at one vector to a thread: neighbours read neighbouring memory.
-  if (c.elements <= 32 && c.variant.vector == widest_) choice.items = 1;
-  // The sums of more teams are added up in the block, before they cost memory.
-  if (sides && choice.items == 1) choice.threads = 256;
-  // Many blocks with a few rows each even out what the device does not do at one speed. With sums on the side every
-  // team more costs a buffer.
-  if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
-  if (plan(c, choice)) return choice;
-  if (const auto together = rule_clusters(c)) return *together;
-  set_vector(c, c.variant.vector);
-  return rule_walking(c);
-}
-
-// Several blocks to a row where there are few.
-inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.split = c.anchors * c.walked < 2 * c.processors;
-  choice.threads = choice.split ? 256 : 512;
-  choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
-  return choice;
-}
-
-// Longer rows are held by the blocks of a cluster together, as few of them as can; by more where processors would be
-// idle. Of very few rows more blocks can work on one than a cluster has.
-inline std::optional<LaunchChoice> CudaRules::rule_clusters(Call& c) const {
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.items = code_.cuda.items.back();
-  choice.threads = 128;
-  const int64_t rows = c.anchors * c.walked;
-  std::optional<LaunchChoice> best;
-  for (choice.cluster = 2; choice.cluster <= largest_cluster_anywhere; choice.cluster *= 2) {
-    if (best && rows * best->cluster >= c.processors) break;
-    // Many rows even out what the device does not do at one speed; of few, a cluster asks for the next one ahead.
-    choice.scale = !code_.cuda.has_sides() && rows * choice.cluster > 64 * c.processors ? 3 : 0;
-    if (rows * choice.cluster * 2 >= c.processors && plan(c, choice)) best = choice;
-    set_vector(c, choice.vector);
-  }
-  return best;
 }
 
 inline LaunchChoice CudaRules::in_registers(int vector) const {
@@ -7241,7 +3858,8 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice = in_registers(vector);
+  LaunchChoice choice;
+  choice = in_registers(vector);
   // Few rows are those of a warp alone, which waits for no other; it holds no more than it needs, and many fit.
   for (int items : code_.cuda.items)
     if (has({choice.vector, items, false, {}}) && 32 / choice.lanes * items >= c.elements)
@@ -7278,46 +3896,9 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   c.variant.cluster = choice.cluster > 1 && spreads_teams();
   c.threads = choice.threads;
   c.cluster = choice.cluster;
-  if (code_.nest.kind == Loops::Kind::pointwise)
-    plan_pointwise(c, choice);
-  else if (code_.nest.kind == Loops::Kind::column)
-    plan_columns(c, choice);
-  else
-    plan_rows(c, choice);
+  if (code_.nest.kind == Loops::Kind::pointwise) plan_pointwise(c, choice);
+  if (code_.nest.kind == Loops::Kind::column) plan_columns(c, choice);
   return possible(c);
-}
-
-inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
-                                                   const Tiling& tiling) const {
-  const int widest = std::min(widest_, widest_in_tile);
-  const int vector = vectors_fit(g, operands, tiling) ? widest : 1;
-  Tiling with_vector = tiling;
-  with_vector.vector = vectors_fit_across(g, operands, tiling) ? widest : 1;
-  return {vector, static_cast<int>(tile_shape(code_, g, with_vector, vector).items), needs_wide(g), with_vector};
-}
-
-// If operands need tiles that fit, and their variant is at hand.
-inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& operands) const {
-  const Tiling tiling = find_tiling(code_, c.g);
-  if (tiling.operands == 0) return false;
-  const Variant variant = tiled_variant(c.g, operands, tiling);
-  const TileShape shape = tile_shape(code_, c.g, variant.tiling, variant.vector);
-  if (shape.shared_bytes > c.shared_limit) return false;
-  int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
-  const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
-  if (!tiles_are_ready(c, variant)) return false;
-  c.variant = variant;
-  c.tile_bytes = shape.shared_bytes;
-  c.parts = shape.width;
-  c.share = c.lanes = shape.length;
-  c.tiles = shape.tiles_along;
-  c.rows = shape.tiles_across;
-  c.line = line / variant.vector;
-  c.walked = across;
-  across = 1;  // rows are placed at its beginning, and move across from there
-  c.anchors = c.g.extent(code_.nest.reduced);
-  c.blocks = c.anchors * c.rows * c.tiles;
-  return true;
 }
 
 inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
@@ -7391,7 +3972,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
-  return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
+  uint32_t bytes = slot_bytes(c);
+  if (c.variant.items != 0) bytes += static_cast<uint32_t>(held(c.variant).slot * c.threads);
+  return bytes;
 }
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
@@ -7427,29 +4010,6 @@ inline void CudaRules::split_elements(Call& c, int64_t rows, int scale) const {
   c.blocks = rows * c.splits;
 }
 
-inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
-  c.split = choice.split;
-  if (c.split) {
-    c.team = c.threads;
-    split_elements(c, c.anchors * c.walked, choice.scale);
-    c.parts = c.side_parts = c.walked;
-    c.total_parts = c.walked * c.splits;
-    return;
-  }
-  c.team = choice.items ? power_of_two_from(ceil_div(c.elements, choice.items)) : c.threads;
-  if (const Variant of_length{choice.vector, choice.items, false, {}, c.elements, c.variant.cluster}; has(of_length))
-    c.variant.row = c.elements;
-  if (c.team > 32) c.threads = c.team / c.spread();  // a team of several warps has the block to itself, or the cluster
-  if (c.team < 32 && c.anchors > 0) c.anchors_together = std::min<int64_t>(32 / c.team, c.anchors & -c.anchors);
-  if (!possible(c)) return;
-  c.tiles = c.anchors / c.anchors_together;
-  // With sums on the side every block more costs a buffer, so that it should have some rows to add up there.
-  const int64_t parts_in_block = c.teams_in_block() / c.anchors_together;
-  const bool places = code_.cuda.sides_at_positions() > 0;
-  share_rows(c, c.anchors, places ? ceil_div(c.walked, 16) * parts_in_block : c.walked, choice.scale);
-  c.total_parts = c.parts;
-}
-
 inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
   c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
   if (choice.items != 0) {
@@ -7473,7 +4033,8 @@ inline bool CudaRules::possible(const Call& c) const {
   const int64_t span = c.team * c.lanes;
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
-  const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
+  int64_t most = pointwise || c.split ? 256 : 512;
+  if (!pointwise && !c.split && c.variant.items != 0) most = held(c.variant).most_threads;
   if (c.threads < 32 || c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of rows or columns in registers, and each of its blocks has threads of every lane; or it has
   // sums on the side, and each of its blocks owns some of their places.
@@ -7529,35 +4090,6 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
 }
 
-inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
-  std::vector<Variant> result;
-  std::vector<int> items = code_.cuda.items;
-  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
-  for (int n : items) {
-    const bool columns = holds_columns(n);
-    const int widest = columns ? held_columns(widest_) : widest_;
-    result.push_back({widest, n, false, {}});
-    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
-    // Single elements are the exception: the variants that the rule takes serve all sizes.
-    bool by_rule = n == items[0] || n == 0;
-    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
-  }
-  return result;
-}
-
-// The kernels of a variant: for whole rows, for each sweep over split ones, for the parts of sums on the side.
-inline std::vector<std::string> CudaRules::entries(const Variant& variant) const {
-  std::vector<std::string> result{code_.name};
-  if (code_.nest.kind == Loops::Kind::pointwise || variant.items != 0) return result;
-  const CudaLoops::Walking& walking = code_.cuda.walking;
-  for (int p = 0; p <= walking.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
-  for (int p = 0; p < walking.stages; ++p)
-    if (!walking.sums[static_cast<size_t>(p)].empty()) result.push_back(code_.name + "_merge" + std::to_string(p));
-  if (code_.cuda.has_sides()) result.push_back(code_.name + "_sides");
-  return result;
-}
-
 // Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
 inline bool CudaRules::vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
                                    int64_t elements) const {
@@ -7584,17 +4116,6 @@ inline bool CudaRules::vectors_fit(const Geometry& g, const std::vector<const Te
   return true;
 }
 
-inline bool CudaRules::vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands,
-                                          const Tiling& tiling) const {
-  const int widest = std::min(widest_, widest_in_tile);
-  if (g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
-  for (const CudaLoops::Vector& v : code_.cuda.vectors) {
-    const auto operand = static_cast<size_t>(v.operand);
-    if (tiling.has(operand) && !vector_fits(g, *operands[operand], v, tiling.across, widest)) return false;
-  }
-  return true;
-}
-
 inline bool CudaRules::needs_wide(const Geometry& g) const {
   for (size_t o = 0; o < g.operands; ++o) {
     int64_t reach = 0;
@@ -7613,20 +4134,6 @@ inline size_t CudaRules::first_partial(const Call& c) const {
          3 * c.g.axes;
 }
 
-// Whether the one part of all sums on the side lies as the results do, and may be written there.
-inline bool CudaRules::sides_are_results(const Call& c, const std::vector<const Tensor*>& operands) const {
-  if (c.split || c.variant.items == 0 || c.side_parts != 1) return false;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    if (!code_.cuda.position_side[side++] || operands[o]->dtype != code_.operands[o].dtype) return false;
-    if (reinterpret_cast<uintptr_t>(operands[o]->data) % widest_vector != 0) return false;
-    for (size_t a = 0; a < c.g.axes; ++a)
-      if (c.g.sizes[a] != 1 && c.g.stride(o, a) != c.side_strides[a]) return false;
-  }
-  return true;
-}
-
 // Buffers for partial sums and for sums on the side. Whether these have parts, which another launch adds up.
 inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   const int64_t width = code_.nest.kind == Loops::Kind::column ? c.variant.vector : 1;
@@ -7638,30 +4145,7 @@ inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     if (c.partial.back())
       result.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
-  if (!code_.cuda.has_sides()) return false;
-  c.side_strides.assign(c.g.axes, 0);
-  c.total_strides.assign(c.g.axes, 0);
-  int64_t stride = 1;
-  auto lay_out = [&](const std::vector<int>& axes, std::vector<int64_t>& strides) {
-    for (size_t k = axes.size(); k-- > 0;) {
-      strides[static_cast<size_t>(axes[k])] = stride;
-      stride *= c.g.sizes[static_cast<size_t>(axes[k])];
-    }
-  };
-  lay_out(code_.cuda.anchor_axes, c.total_strides);
-  stride = 1;
-  lay_out({code_.nest.inner}, c.side_strides);
-  lay_out(code_.nest.reduced, c.side_strides);
-  lay_out(code_.cuda.anchor_axes, c.side_strides);
-  if (sides_are_results(c, operands)) return false;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const bool position = code_.cuda.position_side[side++];
-    const int64_t elements = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    result.buffers.push_back({elements * c.anchors * size_of(code_.operands[o].dtype), o});
-  }
-  return true;
+  return false;
 }
 
 // What a kernel reads stays in the L2 cache for longer than what it writes, which then leaves for memory early and at
@@ -7752,29 +4236,6 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
-  if (!sides_in_parts) return result;
-  // The parts of sums on the side: neighbouring results side by side, a team for each.
-  int64_t outputs = 1, terms = 1;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
-    const bool position = code_.cuda.position_side[side++];
-    const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    outputs = std::max(outputs, results);
-    terms = std::max(terms, parts * c.anchors / results);
-  }
-  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
-  c.variant.items = 0;
-  c.variant.row = 0;
-  c.variant.cluster = false;
-  c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
-  c.cluster = 1;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
-  c.team = std::max(team, 32 / c.lanes);
-  c.threads = c.team * c.lanes;
-  c.side_blocks = ceil_div(outputs, c.lanes);
-  start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
   return result;
 }
 
@@ -7911,7 +4372,7 @@ class CudaVariants : CudaRules {
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+    if (!plan(c, rule(c, c.widest)))
       throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
     return {{}, true, launches(c, call.operands)};
   }
@@ -8019,47 +4480,6 @@ _TABLE = [
   k.name = "fw_column_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1}}},
-      {"linear_bias", DType::f32, false, false, {{1}}},
-      {"batch_norm_running_mean", DType::f32, false, false, {{1}}},
-      {"add", DType::f32, true, false, {{1}}},
-      {"batch_norm_running_var", DType::f32, false, false, {{1}}},
-      {"add", DType::f32, true, false, {{1}}},
-      {"batch_norm_weight", DType::f32, false, false, {{1}}},
-      {"batch_norm_bias", DType::f32, false, false, {{1}}},
-      {"bias", DType::f32, false, false, {{}}},
-      {"mul", DType::f32, true, false, {{0}, {1}}},
-      {"batch_norm_num_batches_tracked", DType::i64, false, false, {}},
-      {"add", DType::i64, true, false, {}},
-  };
-  k.axes = {{false, false}, {false, false}};
-  k.numbers = {DType::f32, DType::f32, DType::f32, DType::f32, DType::f32, DType::i64};
-  k.nest.kind = Loops::Kind::column;
-  k.nest.reduced = {0};
-  k.nest.inner = 1;
-  k.nest.stages = 3;
-  k.cuda.sums = {{4}, {4}, {}};
-  k.cuda.vectors = {{0, 1}, {9, 1}};
-  k.cuda.walking.stages = 2;
-  k.cuda.walking.sums = {{4, 4, 4, 4, 4}, {}};
-  k.cuda.walking.leaves_sums = {true, false};
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {8, 16, 4};
-  k.cuda.ahead = {0};
-  k.cuda.can_tile = false;
-''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
-    ]),
-    ("fw_column_batch_norm_add_div_sigmoid_mul_2", "CudaKernel", r'''
-  k.name = "fw_column_batch_norm_add_div_sigmoid_mul_2";
-  k.operands = {
-      {"matmul", DType::f32, false, false, {{0}, {1}}},
       {"sum", DType::f32, true, false, {{}, {1}}},
       {"sum", DType::f32, true, false, {{}, {1}}},
       {"linear_bias", DType::f32, false, false, {{1}}},
@@ -8090,17 +4510,17 @@ _TABLE = [
   k.cuda.ahead = {0};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_backward_batch_norm_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_column_backward_batch_norm_div_sigmoid_mul";
+    ("fw_column_batch_norm_add_div_sigmoid_mul_2", "CudaKernel", r'''
+  k.name = "fw_column_batch_norm_add_div_sigmoid_mul_2";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul11", DType::f32, false, false, {{0}, {1}}},
@@ -8129,50 +4549,19 @@ _TABLE = [
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL], [''],
+        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2], [''],
             dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_backward_add", "CudaKernel", r'''
-  k.name = "fw_row_backward_add";
-  k.operands = {
-      {"div", DType::f32, false, false, {{0}}},
-      {"sum", DType::f32, true, false, {{}}},
-  };
-  k.axes = {{false, false}};
-  k.nest.kind = Loops::Kind::row;
-  k.nest.inner = 0;
-  k.nest.stages = 1;
-  k.cuda.sums = {{4}};
-  k.cuda.vectors = {{0, 0}};
-  k.cuda.walking.stages = 1;
-  k.cuda.walking.sums = {{4}};
-  k.cuda.walking.leaves_sums = {true};
-  k.cuda.walking.final_phase = true;
-  k.cuda.items = {1, 2, 4, 8};
-  k.cuda.ahead = {0};
-  k.cuda.can_tile = false;
-''', [
-        ("{4, 8, false, {}, 2048}", [_LOOPS, _FW_ROW_BACKWARD_ADD], [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD], [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
-            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
-            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_WALKING], ['', '_phase0', '_phase1', '_merge0'],
-            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
-    ]),
-    ("fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul";
+    ("fw_pointwise_linear_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_pointwise_linear_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1}}},
       {"linear_bias", DType::f32, false, false, {{1}}},
@@ -8197,15 +4586,15 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul";
+    ("fw_column_linear_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_column_linear_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul10", DType::f32, false, false, {{0}, {1}}},
@@ -8236,47 +4625,16 @@ _TABLE = [
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
-    ]),
-    ("fw_row_backward_add_2", "CudaKernel", r'''
-  k.name = "fw_row_backward_add_2";
-  k.operands = {
-      {"sum", DType::f32, false, false, {{}, {0}}},
-      {"sum", DType::f32, true, false, {{}, {}}},
-  };
-  k.axes = {{false, false}};
-  k.nest.kind = Loops::Kind::row;
-  k.nest.inner = 0;
-  k.nest.stages = 1;
-  k.cuda.sums = {{4}};
-  k.cuda.vectors = {{0, 0}};
-  k.cuda.walking.stages = 1;
-  k.cuda.walking.sums = {{4}};
-  k.cuda.walking.leaves_sums = {true};
-  k.cuda.walking.final_phase = true;
-  k.cuda.items = {1, 2, 4, 8};
-  k.cuda.ahead = {0};
-  k.cuda.can_tile = false;
-''', [
-        ("{4, 8, false, {}, 2048}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2], [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=2048, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2], [''],
-            dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=16, FIXED=0, SLOT=128, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
-            dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
-            dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_ADD_2_WALKING], ['', '_phase0', '_phase1', '_merge0'],
-            dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]
 _BACKEND, _NAME = "cuda", "linear_batchnorm_bias_divide_swish"

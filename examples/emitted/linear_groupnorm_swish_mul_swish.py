@@ -4,12 +4,10 @@ Written by Fusewright 0.1.0; needs PyTorch 2.0 or newer and nvcc of CUDA 11.8 or
 are built when the model first runs. Names, order and first values of all parameters are those of Model.
 
 What was fused
-  fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul
-    forward, row schedule, reads 33.7 MB, writes 33.6 MB: linear_bias group_norm sigmoid mul mul sigmoid mul
-  fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2
-    forward, row schedule, reads 33.7 MB, writes 35.7 MB: linear_bias group_norm sigmoid mul mul sigmoid mul
-  fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul
-    backward, row schedule, reads 69.3 MB, writes 33.7 MB: linear_bias group_norm sigmoid mul sigmoid mul
+  fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul
+    forward, row schedule, reads 33.7 MB, writes 35.7 MB: linear group_norm sigmoid mul mul sigmoid mul
+  fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2
+    backward, row schedule, reads 69.3 MB, writes 33.7 MB: linear group_norm sigmoid mul mul sigmoid mul
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[1024, 8192]) moves 1.62 GB
@@ -62,12 +60,14 @@ def _region_0_inference(x, linear_weight, linear_bias, group_norm_weight, group_
     n0 = x.shape[0]
     n2 = linear_weight.shape[0] // 256
     permute_6 = linear_weight.permute(1, 0)
-    matmul_7 = torch.mm(x, permute_6)
+    saved0 = torch.mm(x, permute_6)
     del permute_6
+    saved1 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
+    saved2 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
     mul_28 = torch.empty((n0, 256 * n2), dtype=torch.float32, device=device)
-    _kernels().fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul([matmul_7, linear_bias, group_norm_weight,
-        group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
-    del matmul_7
+    _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul([saved0, linear_bias, saved1, saved2,
+        group_norm_weight, group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
+    del saved0, saved1, saved2
     return (mul_28,)
 
 
@@ -83,8 +83,8 @@ class _Region0(torch.autograd.Function):
         saved1 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
         saved2 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
         mul_28 = torch.empty((n0, 256 * n2), dtype=torch.float32, device=device)
-        _kernels().fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2([saved0, linear_bias, saved1,
-            saved2, group_norm_weight, group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
+        _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul([saved0, linear_bias, saved1, saved2,
+            group_norm_weight, group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
         ctx.save_for_backward(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias, multiplier,
             saved0, saved1, saved2)
         return (mul_28,)
@@ -103,9 +103,9 @@ class _Region0(torch.autograd.Function):
         sum_58 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         sum_60 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         sum_63 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        _kernels().fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul([dL_dy0, saved_6, linear_bias,
-            saved_7, saved_8, group_norm_weight, group_norm_bias, multiplier, mul_50, sum_55, sum_58, sum_60,
-            sum_63], [n0, 256, n2], [n2, 1e-05])
+        _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2([dL_dy0, saved_6, linear_bias, saved_7,
+            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_50, sum_55, sum_58, sum_60, sum_63],
+            [n0, 256, n2], [n2, 1e-05])
         if need[0]:
             reshape_51 = mul_50.reshape((n0, 256 * n2))
             dL_dx = torch.mm(reshape_51, linear_weight)
@@ -141,820 +141,9 @@ def _region_0(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias,
 
 # ============ Kernels =============================================================================================
 
-# ---- fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul: forward, row schedule ----------------------------
+# ---- fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul: forward, row schedule ---------------------------------
 #
-# operators: linear_bias group_norm sigmoid mul mul sigmoid mul
-# linear_groupnorm_swish_mul_swish.py:15: x = self.linear(x)
-# linear_groupnorm_swish_mul_swish.py:16: x = self.group_norm(x)
-# linear_groupnorm_swish_mul_swish.py:17: x = x * torch.sigmoid(x)
-# linear_groupnorm_swish_mul_swish.py:18: x = x * self.multiplier
-# linear_groupnorm_swish_mul_swish.py:19: return x * torch.sigmoid(x)
-#
-#     t0 = matmul_7 + linear_bias
-#     t1 = sum(t0, over n2)
-#     t2 = t0 - (t1 / n2)
-#     t3 = sum(square(t2), over n2)
-#     t4 = ((t2 * rsqrt((t3 / n2) + 1e-05)) * group_norm_weight) + group_norm_bias
-#     t5 = (t4 * sigmoid(t4)) * multiplier
-#     mul_28 = t5 * sigmoid(t5)
-_FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<3, 6, 2, 3> {};
-
-struct Row {
-  float v3;
-  float v5;
-  float v8;
-  float v9;
-  float v11;
-  float v12;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index c0;
-  index c1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  row.c1 = restanchor;
-  index restwalked = walked;
-  row.c0 = restwalked;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
-  row.o1 = 0 + row.c1 * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.c1 * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.c1 * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.c1 * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.c0 * static_cast<index>(a.strides[5][0]) + row.c1 * static_cast<index>(a.strides[5][1]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-  float in1[V];
-  float in14[V];
-  float in16[V];
-  float in20[V];
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
-  fw::ask_fixed_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
-  fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in20);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  float a3;
-  FW_FN void clear() {
-    a3 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a3 += other.a3;
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.a3 = fw::shuffle_xor(a3, offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float part3 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    part3 += v2;
-  }
-  if (ITEMS == 1 && inside) sums.a3 = part3;
-  if (ITEMS != 1 && inside) sums.a3 += part3;
-}
-
-struct Sums1 {
-  float a8;
-  FW_FN void clear() {
-    a8 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
-    a8 += other.a8;
-  }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
-    other.a8 = fw::shuffle_xor(a8, offset);
-    return other;
-  }
-};
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.a3;
-  row.v5 = fw::over_row(row.v3, number0);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float part8 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v7 = fw::square(v6);
-    part8 += v7;
-  }
-  if (ITEMS == 1 && inside) sums.a8 = part8;
-  if (ITEMS != 1 && inside) sums.a8 += part8;
-}
-
-struct Sums2 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Sums2& other) {
-  }
-  FW_FN Sums2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums2 other;
-    return other;
-  }
-};
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v8 = sums.a8;
-  row.v9 = fw::over_row(row.v8, number0);
-  row.v11 = fw::add(row.v9, number1);
-  row.v12 = fw::rsqrt(row.v11);
-}
-
-FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float out23[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v13 = fw::mul(v6, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
-    const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v21, v22);
-    out23[i] = fw::convert<float>(v23);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), out23);
-}
-
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-}  // namespace
-constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
-constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
-  fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
-  const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
-  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
-  row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-  if (!row.live) row_index = 0;
-  place_row(a, anchor, row_index, row);
-  fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile
-  constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
-  char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
-  char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
-#pragma unroll
-  for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
-  }
-#pragma unroll
-  for (int depth = 0; depth < FW_DEPTH; ++depth) {
-    Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
-    first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
-    if (!first.live) first_index = 0;
-    place_row(a, anchor, first_index, first);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-  }
-  int depth = 0;
-  load_row(a, row);
-  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Values x[ITEMS];
-    Row next;
-    index next_index = part + (turn + 1) * static_cast<index>(a.parts);
-    next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
-    if (!next.live) next_index = 0;
-    place_row(a, anchor, next_index, next);
-    load_row(a, next);
-    fw::copy_async_wait<FW_DEPTH - 1>();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
-    }
-    Row later;
-    index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
-    later.live = part < static_cast<index>(a.parts) && later_index < static_cast<index>(a.walked);
-    if (!later.live) later_index = 0;
-    place_row(a, anchor, later_index, later);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
-    }
-    fw::copy_async_commit();
-    depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
-    Kept kept[ITEMS];
-    Sums0 sums0;
-    sums0.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
-      Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
-      Fixed f;
-      take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
-    }
-    fw::reduce(team, sums1);
-    row_2(a, row, first, sums1);
-    Sums2 sums2;
-    sums2.clear();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      const index e = static_cast<index>(team.thread) + (item << team.bits);
-      const bool inside = row.live && fw::in_row(e, elements);
-      Fixed f;
-      take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
-    }
-    row_3(a, row, first, sums2);
-    row = next;
-  }
-}
-'''
-_FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<3, 6, 2, 2> {};
-
-struct Row {
-  float v3;
-  float v5;
-  float v8;
-  float v9;
-  float v11;
-  float v12;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index c0;
-  index c1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  row.c1 = restanchor;
-  index restwalked = walked;
-  row.c0 = restwalked;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
-  row.o1 = 0 + row.c1 * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.c1 * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.c1 * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.c1 * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.c0 * static_cast<index>(a.strides[5][0]) + row.c1 * static_cast<index>(a.strides[5][1]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-  float in1[V];
-  float in14[V];
-  float in16[V];
-  float in20[V];
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-}
-template <class Again, class Last>
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[3]) + (row.o3 + fw::along(at.pos, a.strides[3][2])), a.reads, f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in20);
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  fw::Moments<float, 1> m8;
-  FW_FN void clear() {
-    m8.clear();
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    m8.merge(other.m8);
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.m8 = m8.exchanged(offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  if (inside) sums.m8.count_vector();
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    if (inside) sums.m8.add(i, v2);
-  }
-}
-
-struct Sums1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
-  }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
-    return other;
-  }
-};
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.m8.sum(0);
-  row.v5 = fw::over_row(row.v3, number0);
-  row.v8 = sums.m8.squares[0];
-  row.v9 = fw::over_row(row.v8, number0);
-  row.v11 = fw::add(row.v9, number1);
-  row.v12 = fw::rsqrt(row.v11);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float out23[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v13 = fw::mul(v6, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
-    const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v21, v22);
-    out23[i] = fw::convert<float>(v23);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), out23);
-}
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
-  const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Kept kept;
-  for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
-    Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
-    row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
-    if (!row.live) row_index = 0;
-    place_row(a, anchor, row_index, row);
-    const bool first = row.live && team.thread == 0;
-    load_row(a, row);
-    row_0(a, row, first);
-    const index elements = row.live ? static_cast<index>(a.elements) : 0;
-    const fw::ReadAgain again = {a.reads};
-    const fw::ReadLast last = {{fw::evict_normal}};
-    constexpr int bytes0 = V * 8;
-    constexpr int AHEAD0 = bytes0 <= 16 ? 4 : bytes0 <= 32 ? 2 : 1;
-    const index end0 = elements, step0 = static_cast<index>(team.threads());
-    index e0 = static_cast<index>(team.thread);
-    Values next0[AHEAD0];
-    Fixed next_fixed0[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-    Sums0 sums0;
-    sums0.clear();
-    while (e0 < end0) {
-      Values x[AHEAD0];
-      Fixed f[AHEAD0];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (AHEAD0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
-        if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-        }
-      }
-      if (end0 - e0 <= AHEAD0 * step0) break;
-      e0 += AHEAD0 * step0;
-    }
-    sums0.m8.finish();
-    constexpr int bytes1 = V * 20;
-    constexpr int AHEAD1 = bytes1 <= 16 ? 4 : bytes1 <= 32 ? 2 : 1;
-    const index end1 = elements, step1 = static_cast<index>(team.threads());
-    index e1 = static_cast<index>(team.thread);
-    Values next1[AHEAD1];
-    Fixed next_fixed1[AHEAD1];
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
-      if (beyond < end1 - e1) {
-        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-      }
-    }
-    fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
-    while (e1 < end1) {
-      Values x[AHEAD1];
-      Fixed f[AHEAD1];
-#pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
-#pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (AHEAD1 + n) * step1;
-        if (beyond < end1 - e1) {
-          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-        }
-      }
-#pragma unroll
-      for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (0 + n) * step1;
-        if (beyond < end1 - e1) {
-          const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
-        }
-      }
-      if (end1 - e1 <= AHEAD1 * step1) break;
-      e1 += AHEAD1 * step1;
-    }
-    row_2(a, row, first, sums1);
-  }
-}
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_phase0(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD0 = 4;
-  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
-  const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
-  index e0 = static_cast<index>(split * static_cast<index>(team.threads()) + static_cast<index>(team.thread));
-  Values next0[AHEAD0];
-  Fixed next_fixed0[AHEAD0];
-#pragma unroll
-  for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
-    if (beyond < end0 - e0) {
-      const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
-  Sums0 sums0;
-  sums0.clear();
-  while (e0 < end0) {
-    Values x[AHEAD0];
-    Fixed f[AHEAD0];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) x[n] = next0[n], f[n] = next_fixed0[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (AHEAD0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
-      if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
-      }
-    }
-    if (end0 - e0 <= AHEAD0 * step0) break;
-    e0 += AHEAD0 * step0;
-  }
-  sums0.m8.finish();
-  fw::reduce(team, sums0);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
-}
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index block = static_cast<index>(fw::block_index());
-  const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
-  const index k = item.remainder, split = item.quotient, lane = static_cast<index>(team.lane);
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  constexpr int AHEAD1 = 4;
-  const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
-  const index beginning = split * static_cast<index>(a.stretch);
-  const index rest = static_cast<index>(a.elements) - beginning, stretch = static_cast<index>(a.stretch);
-  const index end1 = row.live ? beginning + (rest < stretch ? rest : stretch) : 0, step1 = static_cast<index>(team.threads());
-  index e1 = static_cast<index>(beginning + static_cast<index>(team.thread));
-  Values next1[AHEAD1];
-  Fixed next_fixed1[AHEAD1];
-#pragma unroll
-  for (int n = 0; n < AHEAD1; ++n) {
-    const index beyond = (0 + n) * step1;
-    if (beyond < end1 - e1) {
-      const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-    }
-  }
-  fw::let_next_launch_begin();
-  fw::wait_for_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && true, sums0);
-  Kept kept;
-  Sums1 sums1;
-  sums1.clear();
-  while (e1 < end1) {
-    Values x[AHEAD1];
-    Fixed f[AHEAD1];
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) x[n] = next1[n], f[n] = next_fixed1[n];
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (AHEAD1 + n) * step1;
-      if (beyond < end1 - e1) {
-        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
-      }
-    }
-#pragma unroll
-    for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
-      if (beyond < end1 - e1) {
-        const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
-      }
-    }
-    if (end1 - e1 <= AHEAD1 * step1) break;
-    e1 += AHEAD1 * step1;
-  }
-}
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  const index split = 0;
-  Row row;
-  const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
-  row.live = true;
-  place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
-  fw::follow_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
-  Sums0 sums0;
-  sums0.clear();
-  if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
-  else {
-#pragma unroll 4
-    for (index i = static_cast<index>(team.thread); i < a.left[0]; i += static_cast<index>(team.threads()))
-      sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-    fw::reduce(team, sums0);
-  }
-  row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  row_2(a, row, first && true, sums1);
-}
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
-  fw::follow_last_launch();
-  fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
-  const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
-  const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  Sums0 sums;
-  sums.clear();
-#pragma unroll 4
-  for (index i = static_cast<index>(team.thread); i < a.splits; i += static_cast<index>(team.threads()))
-    sums.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
-  fw::reduce(team, sums);
-  if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
-}
-'''
-
-# ---- fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2: forward, row schedule --------------------------
-#
-# operators: linear_bias group_norm sigmoid mul mul sigmoid mul
+# operators: linear group_norm sigmoid mul mul sigmoid mul
 # linear_groupnorm_swish_mul_swish.py:15: x = self.linear(x)
 # linear_groupnorm_swish_mul_swish.py:16: x = self.group_norm(x)
 # linear_groupnorm_swish_mul_swish.py:17: x = x * torch.sigmoid(x)
@@ -968,145 +157,97 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
 #     t2 = ((t1 * rsqrt((saved2 / n2) + 1e-05)) * group_norm_weight) + group_norm_bias
 #     t3 = (t2 * sigmoid(t2)) * multiplier
 #     mul_28 = t3 * sigmoid(t3)
-_FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2 = r'''
+_FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
 using fw::ITEMS;
+#if FW_ITEMS > 0
 struct Args : fw::KernelArgs<3, 8, 2, 3> {};
-
+#else
+struct Args : fw::KernelArgs<3, 8, 2, 2> {};
+#endif
 struct Row {
-  float v3;
-  float v5;
-  float v8;
-  float v9;
-  float v11;
-  float v12;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index c0;
-  index c1;
+  float v3, v5, v8, v12;
+  index o0, o1, o2, o3, o4, o5, o6, o7, c0, c1;
   bool live;  // there is such a row
 };
 
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
+FW_FN void place_row(const Args& a, index anchor, index walked, Row& row) {
   index restanchor = anchor;
   row.c1 = restanchor;
   index restwalked = walked;
   row.c0 = restwalked;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
-  row.o1 = 0 + row.c1 * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.c0 * static_cast<index>(a.strides[2][0]) + row.c1 * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.c0 * static_cast<index>(a.strides[3][0]) + row.c1 * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.c1 * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.c1 * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.c1 * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.c0 * static_cast<index>(a.strides[7][0]) + row.c1 * static_cast<index>(a.strides[7][1]);
+  row.o0 = row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
+  row.o1 = row.c1 * static_cast<index>(a.strides[1][1]);
+  row.o2 = row.c0 * static_cast<index>(a.strides[2][0]) + row.c1 * static_cast<index>(a.strides[2][1]);
+  row.o3 = row.c0 * static_cast<index>(a.strides[3][0]) + row.c1 * static_cast<index>(a.strides[3][1]);
+  row.o4 = row.c1 * static_cast<index>(a.strides[4][1]);
+  row.o5 = row.c1 * static_cast<index>(a.strides[5][1]);
+  row.o6 = row.c1 * static_cast<index>(a.strides[6][1]);
+  row.o7 = row.c0 * static_cast<index>(a.strides[7][0]) + row.c1 * static_cast<index>(a.strides[7][1]);
 }
 
 struct Values {
   float in0[V];
 };
 struct Fixed {
-  float in1[V];
-  float in14[V];
-  float in16[V];
-  float in20[V];
-};
-struct Kept {
+  float in1[V], in14[V], in16[V], in20[V];
 };
 
 struct Place {
   index pos;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(index e) {
   Place at;
-  (void)a, (void)e;
   at.pos = e * V;
   return at;
 }
 
+#if FW_ITEMS > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_fixed_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
+  fw::ask_fixed_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads);
+  fw::ask_fixed_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
+  fw::ask_fixed_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  static_assert(0 + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 FW_FN void take_fixed_2(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
+  fw::take_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
+  fw::take_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
+  fw::take_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
 }
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
 struct Sums0 {
   float a3;
   FW_FN void clear() {
     a3 = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge(const Sums0& other) {
     a3 += other.a3;
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN Sums0 exchanged(fw::u32 offset) const {
     Sums0 other;
     other.a3 = fw::shuffle_xor(a3, offset);
     return other;
   }
 };
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_0(const Values& x, const Fixed& f, bool inside, Sums0& sums) {
   float part3 = 0.0f;
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    part3 += v2;
-  }
+  for (int i = 0; i < V; ++i) part3 += (x.in0[i] + f.in1[i]);
   if (ITEMS == 1 && inside) sums.a3 = part3;
   if (ITEMS != 1 && inside) sums.a3 += part3;
 }
@@ -1116,113 +257,122 @@ struct Sums1 {
   FW_FN void clear() {
     a8 = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
+  FW_FN void merge(const Sums1& other) {
     a8 += other.a8;
   }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN Sums1 exchanged(fw::u32 offset) const {
     Sums1 other;
     other.a8 = fw::shuffle_xor(a8, offset);
     return other;
   }
 };
 
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
+  const float number0 = a.numbers[0].as<float>();
   row.v3 = sums.a3;
-  if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
+  if (store) static_cast<float*>(a.pointers[2])[row.o2] = row.v3;
   row.v5 = fw::over_row(row.v3, number0);
 }
 
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void stage_1(const Row& row, const Values& x, const Fixed& f, bool inside, Sums1& sums) {
   float part8 = 0.0f;
 #pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v7 = fw::square(v6);
-    part8 += v7;
-  }
+  for (int i = 0; i < V; ++i) part8 += (fw::square((x.in0[i] + f.in1[i]) - row.v5));
   if (ITEMS == 1 && inside) sums.a8 = part8;
   if (ITEMS != 1 && inside) sums.a8 += part8;
 }
 
-struct Sums2 {
+FW_FN void row_2(const Args& a, Row& row, bool store, const Sums1& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  row.v8 = sums.a8;
+  if (store) static_cast<float*>(a.pointers[3])[row.o3] = row.v8;
+  row.v12 = fw::rsqrt(fw::over_row(row.v8, number0) + number1);
+}
+
+FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, bool inside) {
+  float out23[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v17 = ((((x.in0[i] + f.in1[i]) - row.v5) * row.v12) * f.in14[i]) + f.in16[i];
+    const float v21 = (v17 * fw::sigmoid(v17)) * f.in20[i];
+    out23[i] = v21 * fw::sigmoid(v21);
+  }
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), out23);
+}
+#else
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x, Fixed& f) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
+}
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x, Fixed& f) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
+}
+struct Sums0 {
+  fw::Moments<float, 1> m8;
   FW_FN void clear() {
+    m8.clear();
   }
-  FW_FN void merge([[maybe_unused]] const Sums2& other) {
+  FW_FN void merge(const Sums0& other) {
+    m8.merge(other.m8);
   }
-  FW_FN Sums2 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums2 other;
+  FW_FN Sums0 exchanged(fw::u32 offset) const {
+    Sums0 other;
+    other.m8 = m8.exchanged(offset);
     return other;
   }
 };
 
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v8 = sums.a8;
-  if (store) static_cast<float*>(a.pointers[3])[row.o3] = fw::convert<float>(row.v8);
-  row.v9 = fw::over_row(row.v8, number0);
-  row.v11 = fw::add(row.v9, number1);
-  row.v12 = fw::rsqrt(row.v11);
+FW_FN void stage_0(const Values& x, const Fixed& f, bool inside, Sums0& sums) {
+  if (inside) sums.m8.count_vector();
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v2 = x.in0[i] + f.in1[i];
+    if (inside) sums.m8.add(i, v2);
+  }
 }
 
-FW_FN void stage_2(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums2& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
+FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
+  row.v3 = sums.m8.sum(0);
+  if (store) static_cast<float*>(a.pointers[2])[row.o2] = row.v3;
+  row.v5 = fw::over_row(row.v3, number0);
+  row.v8 = sums.m8.squares[0];
+  if (store) static_cast<float*>(a.pointers[3])[row.o3] = row.v8;
+  row.v12 = fw::rsqrt(fw::over_row(row.v8, number0) + number1);
+}
+
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, bool inside) {
   float out23[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v13 = fw::mul(v6, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
-    const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v21, v22);
-    out23[i] = fw::convert<float>(v23);
+    const float v17 = ((((x.in0[i] + f.in1[i]) - row.v5) * row.v12) * f.in14[i]) + f.in16[i];
+    const float v21 = (v17 * fw::sigmoid(v17)) * f.in20[i];
+    out23[i] = v21 * fw::sigmoid(v21);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), out23);
 }
-
-FW_FN void row_3(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums2& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
+#endif
 }  // namespace
+#if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
+  index row_index = part;
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
@@ -1230,30 +380,26 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_n
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(e), fixed + item * FIXED);
   }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
+    index first_index = part + depth * static_cast<index>(a.parts);
     first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      if (first.live && fw::in_row(e, elements)) ask(a, first, place(e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
   }
   int depth = 0;
-  load_row(a, row);
-  fw::begin_cluster<Sums0, Sums1>(team, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Values x[ITEMS];
     Row next;
@@ -1261,12 +407,11 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_n
     next.live = part < static_cast<index>(a.parts) && next_index < static_cast<index>(a.walked);
     if (!next.live) next_index = 0;
     place_row(a, anchor, next_index, next);
-    load_row(a, next);
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      take(a, row, place(row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
@@ -1275,14 +420,12 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_n
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      if (later.live && fw::in_row(e, elements)) ask(a, later, place(e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
     const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
-    Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
 #pragma unroll
@@ -1290,8 +433,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_n
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
       Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0);
+      take_fixed_0(a, row, place(inside ? e : 0), fixed + item * FIXED, f);
+      stage_0(x[item], f, inside, sums0);
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
@@ -1302,222 +445,36 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_n
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
       Fixed f;
-      take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1);
+      take_fixed_1(a, row, place(inside ? e : 0), fixed + item * FIXED, f);
+      stage_1(row, x[item], f, inside, sums1);
     }
     fw::reduce(team, sums1);
     row_2(a, row, first, sums1);
-    Sums2 sums2;
-    sums2.clear();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
       Fixed f;
-      take_fixed_2(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
-      stage_2(a, row, place(a, e), x[item], f, kept[item], inside, sums2);
+      take_fixed_2(a, row, place(inside ? e : 0), fixed + item * FIXED, f);
+      stage_2(a, row, place(e), x[item], f, inside);
     }
-    row_3(a, row, first, sums2);
     row = next;
   }
 }
-'''
-_FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<3, 8, 2, 2> {};
-
-struct Row {
-  float v3;
-  float v5;
-  float v8;
-  float v9;
-  float v11;
-  float v12;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index c0;
-  index c1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  row.c1 = restanchor;
-  index restwalked = walked;
-  row.c0 = restwalked;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
-  row.o1 = 0 + row.c1 * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.c0 * static_cast<index>(a.strides[2][0]) + row.c1 * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.c0 * static_cast<index>(a.strides[3][0]) + row.c1 * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.c1 * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.c1 * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.c1 * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.c0 * static_cast<index>(a.strides[7][0]) + row.c1 * static_cast<index>(a.strides[7][1]);
-}
-
-struct Values {
-  float in0[V];
-};
-struct Fixed {
-  float in1[V];
-  float in14[V];
-  float in16[V];
-  float in20[V];
-};
-struct Kept {
-};
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-}
-template <class Again, class Last>
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, f.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[4]) + (row.o4 + fw::along(at.pos, a.strides[4][2])), a.reads, f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in20);
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-}
-
-struct Sums0 {
-  fw::Moments<float, 1> m8;
-  FW_FN void clear() {
-    m8.clear();
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    m8.merge(other.m8);
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.m8 = m8.exchanged(offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  if (inside) sums.m8.count_vector();
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    if (inside) sums.m8.add(i, v2);
-  }
-}
-
-struct Sums1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
-  }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
-    return other;
-  }
-};
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v3 = sums.m8.sum(0);
-  if (store) static_cast<float*>(a.pointers[2])[row.o2] = fw::convert<float>(row.v3);
-  row.v5 = fw::over_row(row.v3, number0);
-  row.v8 = sums.m8.squares[0];
-  if (store) static_cast<float*>(a.pointers[3])[row.o3] = fw::convert<float>(row.v8);
-  row.v9 = fw::over_row(row.v8, number0);
-  row.v11 = fw::add(row.v9, number1);
-  row.v12 = fw::rsqrt(row.v11);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float out23[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(f.in1[i]);
-    const float v2 = fw::add(v0, v1);
-    const float v6 = fw::sub(v2, row.v5);
-    const float v13 = fw::mul(v6, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
-    const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v21, v22);
-    out23[i] = fw::convert<float>(v23);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), out23);
-}
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+#else
+__global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
-  Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
+    index row_index = part + turn * static_cast<index>(a.parts);
     row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
     const bool first = row.live && team.thread == 0;
-    load_row(a, row);
-    row_0(a, row, first);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
     const fw::ReadAgain again = {a.reads};
     const fw::ReadLast last = {{fw::evict_normal}};
@@ -1529,10 +486,10 @@ __global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul
     Fixed next_fixed0[AHEAD0];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
@@ -1547,15 +504,14 @@ __global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul
         const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+          load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
+        const index beyond = (n) * step0;
         if (beyond < end0 - e0) {
-          const index e = e0 + beyond;
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+          stage_0(x[n], f[n], true, sums0);
         }
       }
       if (end0 - e0 <= AHEAD0 * step0) break;
@@ -1570,16 +526,14 @@ __global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul
     Fixed next_fixed1[AHEAD1];
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
     row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
     while (e1 < end1) {
       Values x[AHEAD1];
       Fixed f[AHEAD1];
@@ -1590,24 +544,23 @@ __global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul
         const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+          load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (0 + n) * step1;
+        const index beyond = (n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+          stage_1(a, row, place(e), x[n], f[n], true);
         }
       }
       if (end1 - e1 <= AHEAD1 * step1) break;
       e1 += AHEAD1 * step1;
     }
-    row_2(a, row, first, sums1);
   }
 }
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1616,7 +569,6 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
   constexpr int AHEAD0 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
@@ -1625,16 +577,13 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
   Fixed next_fixed0[AHEAD0];
 #pragma unroll
   for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
+    const index beyond = (n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+      load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
-  load_row(a, row);
-  row_0(a, row, first && true);
-  Kept kept;
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
@@ -1647,15 +596,14 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
       const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
-        const index e = e0 + beyond;
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0);
+        stage_0(x[n], f[n], true, sums0);
       }
     }
     if (end0 - e0 <= AHEAD0 * step0) break;
@@ -1665,7 +613,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1685,16 +633,14 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
   Fixed next_fixed1[AHEAD1];
 #pragma unroll
   for (int n = 0; n < AHEAD1; ++n) {
-    const index beyond = (0 + n) * step1;
+    const index beyond = (n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+      load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
   fw::wait_for_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -1705,9 +651,6 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && true, sums0);
-  Kept kept;
-  Sums1 sums1;
-  sums1.clear();
   while (e1 < end1) {
     Values x[AHEAD1];
     Fixed f[AHEAD1];
@@ -1718,22 +661,22 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
       const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1);
+        stage_1(a, row, place(e), x[n], f[n], true);
       }
     }
     if (end1 - e1 <= AHEAD1 * step1) break;
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -1744,8 +687,6 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
   place_row(a, slot.remainder, slot.quotient, row);
   const bool first = row.live && team.thread == 0 && split == 0;
   fw::follow_last_launch();
-  load_row(a, row);
-  row_0(a, row, first && false);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -1756,11 +697,8 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
     fw::reduce(team, sums0);
   }
   row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  row_2(a, row, first && true, sums1);
 }
-__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -1773,11 +711,12 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
   fw::reduce(team, sums);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums = sums;
 }
+#endif
 '''
 
-# ---- fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul: backward, row schedule ----------------------
+# ---- fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2: backward, row schedule ------------------------------
 #
-# operators: linear_bias group_norm sigmoid mul sigmoid mul
+# operators: linear group_norm sigmoid mul mul sigmoid mul
 # linear_groupnorm_swish_mul_swish.py:15: x = self.linear(x)
 # linear_groupnorm_swish_mul_swish.py:16: x = self.group_norm(x)
 # linear_groupnorm_swish_mul_swish.py:17: x = x * torch.sigmoid(x)
@@ -1802,7 +741,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul
 #     sum_58 = sum(t9 * t2, over n0)
 #     sum_60 = sum(t9, over n0)
 #     sum_63 = sum(t8 * t5, over n0)
-_FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL = r'''
+_FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2 = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1810,53 +749,28 @@ using fw::ITEMS;
 struct Args : fw::KernelArgs<3, 13, 2, 2> {};
 
 struct Row {
-  float v4;
-  float v6;
-  float v8;
-  float v9;
-  float v11;
-  float v12;
-  float v36;
-  float v37;
-  float v38;
-  float v39;
-  float v40;
-  float v43;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
-  index o12;
-  index c0;
-  index c1;
+  float v4, v6, v8, v12, v40, v43;
+  index o0, o1, o2, o3, o4, o5, o6, o7, o8, c0, c1;
   bool live;  // there is such a row
 };
 
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
+FW_FN void place_row(const Args& a, index anchor, index walked, Row& row) {
   index restanchor = anchor;
   row.c1 = restanchor;
   index restwalked = walked;
   row.c0 = restwalked;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.c1 * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.c0 * static_cast<index>(a.strides[3][0]) + row.c1 * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.c0 * static_cast<index>(a.strides[4][0]) + row.c1 * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.c1 * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.c1 * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.c1 * static_cast<index>(a.strides[7][1]);
-  row.o8 = 0 + row.c0 * static_cast<index>(a.strides[8][0]) + row.c1 * static_cast<index>(a.strides[8][1]);
+  row.o0 = row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
+  row.o1 = row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]);
+  row.o2 = row.c1 * static_cast<index>(a.strides[2][1]);
+  row.o3 = row.c0 * static_cast<index>(a.strides[3][0]) + row.c1 * static_cast<index>(a.strides[3][1]);
+  row.o4 = row.c0 * static_cast<index>(a.strides[4][0]) + row.c1 * static_cast<index>(a.strides[4][1]);
+  row.o5 = row.c1 * static_cast<index>(a.strides[5][1]);
+  row.o6 = row.c1 * static_cast<index>(a.strides[6][1]);
+  row.o7 = row.c1 * static_cast<index>(a.strides[7][1]);
+  row.o8 = row.c0 * static_cast<index>(a.strides[8][0]) + row.c1 * static_cast<index>(a.strides[8][1]);
 }
 
+#if FW_ITEMS > 0
 FW_FN void move_row(const Args& a, const Row& row, Row& next) {
   index rows = static_cast<index>(a.parts);
   next.live = row.live && row.c0 + rows < static_cast<index>(a.walked);
@@ -1873,26 +787,20 @@ FW_FN void move_row(const Args& a, const Row& row, Row& next) {
   next.o7 = row.o7;
   next.o8 = row.o8 + rows * static_cast<index>(a.strides[8][0]);
 }
-
+#endif
 struct Values {
-  float in0[V];
-  float in1[V];
+  float in0[V], in1[V];
 };
 struct Fixed {
-  float in2[V];
-  float in14[V];
-  float in16[V];
-  float in20[V];
+  float in2[V], in14[V], in16[V], in20[V];
 };
+#if FW_ITEMS > 0
 struct Kept {
   float v34[V];
 };
-
+#endif
 struct Side {
-  float s46[V];
-  float s48[V];
-  float s49[V];
-  float s51[V];
+  float s46[V], s48[V], s49[V], s51[V];
   FW_FN void clear() {
 #pragma unroll
     for (int i = 0; i < V; ++i) {
@@ -1906,9 +814,9 @@ struct Side {
 struct Total {
   FW_FN void clear() {
   }
-  FW_FN void merge([[maybe_unused]] const Total& other) {
+  FW_FN void merge(const Total& other) {
   }
-  FW_FN Total exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN Total exchanged(fw::u32 offset) const {
     Total other;
     return other;
   }
@@ -1948,62 +856,66 @@ FW_FN void put_side(const Args& a, const Side& side, index slot, index element, 
     fw::store_line(to, sum);
   }
 }
-FW_FN void put_total(const Args& a, [[maybe_unused]] const Total& total, [[maybe_unused]] index slot, [[maybe_unused]] int sweep) {
-  (void)a;
-}
-
 struct Place {
   index pos;
 };
-FW_FN Place place(const Args& a, index e) {
+FW_FN Place place(index e) {
   Place at;
-  (void)a, (void)e;
   at.pos = e * V;
   return at;
 }
 
+#if FW_ITEMS > 0
 #if FW_DEPTH > 0
 FW_FN void ask(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads);
-  fw::ask_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
+  fw::ask_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads);
 }
 FW_FN void ask_fixed(const Args& a, const Row& row, const Place& at, char* slot) {
-  (void)a, (void)row, (void)at, (void)slot;
   fw::ask_fixed_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
-  fw::ask_fixed_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
+  fw::ask_fixed_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads);
+  fw::ask_fixed_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads);
+  fw::ask_fixed_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads);
 }
 FW_FN void take(const Args& a, const Row& row, const Place& at, char* slot, Values& x) {
-  (void)a, (void)row, (void)at, (void)slot, (void)x;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_AHEAD, "the launcher counts otherwise");
+  fw::take_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
 }
 FW_FN void take_fixed_0(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
-  fw::take_line(slot, 0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
+  fw::take_line(slot, fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::take_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::take_line(slot, fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>(), static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
 }
 FW_FN void take_fixed_1(const Args& a, const Row& row, const Place& at, char* slot, Fixed& f) {
-  (void)a, (void)row, (void)at, (void)slot, (void)f;
   fw::take_line(slot, 0, static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
-  static_assert(0 + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() + fw::ahead_bytes<float>() <= FW_FIXED, "the launcher counts otherwise");
 }
 #else
-FW_FN void load_moving(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Values& x) {
-  (void)a, (void)row, (void)at;
+FW_FN void load_moving(const Args& a, const Row& row, const Place& at, Values& x) {
   fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), a.reads, x.in0);
   fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), a.reads, x.in1);
 }
-FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
+FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, Fixed& f) {
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
+}
+#endif
+#else
+template <class Again, class Last>
+FW_FN void load_0(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x, Fixed& f) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), again, x.in1);
+  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
+  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
+  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
+  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
+}
+template <class Again, class Last>
+FW_FN void load_1(const Args& a, const Row& row, const Place& at, Again again, Last last, Values& x, Fixed& f) {
+  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
+  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), last, x.in1);
   fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
   fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
   fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
@@ -2011,23 +923,21 @@ FW_FN void load_fixed(const Args& a, const Row& row, const Place& at, [[maybe_un
 }
 #endif
 FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3, a.reads));
-  row.v8 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4, a.reads));
+  row.v4 = fw::load(static_cast<const float*>(a.pointers[3]) + row.o3, a.reads);
+  row.v8 = fw::load(static_cast<const float*>(a.pointers[4]) + row.o4, a.reads);
 }
 
 struct Sums0 {
-  float a36;
-  float a37;
+  float a36, a37;
   FW_FN void clear() {
     a36 = 0.0f;
     a37 = 0.0f;
   }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
+  FW_FN void merge(const Sums0& other) {
     a36 += other.a36;
     a37 += other.a37;
   }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
+  FW_FN Sums0 exchanged(fw::u32 offset) const {
     Sums0 other;
     other.a36 = fw::shuffle_xor(a36, offset);
     other.a37 = fw::shuffle_xor(a37, offset);
@@ -2035,54 +945,33 @@ struct Sums0 {
   }
 };
 
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+FW_FN void row_0(const Args& a, Row& row) {
+  const float number0 = a.numbers[0].as<float>();
+  const float number1 = a.numbers[1].as<float>();
   row.v6 = fw::over_row(row.v4, number0);
-  row.v9 = fw::over_row(row.v8, number0);
-  row.v11 = fw::add(row.v9, number1);
-  row.v12 = fw::rsqrt(row.v11);
+  row.v12 = fw::rsqrt(fw::over_row(row.v8, number0) + number1);
 }
 
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
+#if FW_ITEMS > 0
+FW_FN void stage_0(const Row& row, const Values& x, const Fixed& f, Kept& kept, bool inside, Sums0& sums, Side& side) {
   float part36 = 0.0f;
   float part37 = 0.0f;
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v2 = fw::convert<float>(f.in2[i]);
-    const float v3 = fw::add(v1, v2);
-    const float v7 = fw::sub(v3, row.v6);
-    const float v13 = fw::mul(v7, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
+    const float v7 = (x.in1[i] + f.in2[i]) - row.v6;
+    const float v13 = v7 * row.v12;
+    const float v14 = f.in14[i];
+    const float v17 = (v13 * v14) + f.in16[i];
     const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
+    const float v19 = v17 * v18;
+    const float v20 = f.in20[i];
+    const float v21 = v19 * v20;
     const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v0, v22);
-    const float v25 = fw::sub(1.0f, v22);
-    const float v26 = fw::mul(v21, v25);
-    const float v27 = fw::add(v26, 1.0f);
-    const float v28 = fw::mul(v23, v27);
-    const float v29 = fw::mul(v28, v20);
-    const float v30 = fw::sub(1.0f, v18);
-    const float v31 = fw::mul(v19, v30);
-    const float v32 = fw::add(v31, v18);
-    const float v33 = fw::mul(v29, v32);
-    const float v34 = fw::mul(v33, v14);
-    const float v35 = fw::mul(v34, v7);
-    const float v47 = fw::mul(v33, v13);
-    const float v50 = fw::mul(v28, v19);
+    const float v28 = (x.in0[i] * v22) * ((v21 * (1.0f - v22)) + 1.0f);
+    const float v29 = v28 * v20;
+    const float v32 = (v19 * (1.0f - v18)) + v18;
+    const float v33 = v29 * v32;
+    const float v34 = v33 * v14;
     kept.v34[i] = v34;
     part36 = fw::mad(v34, v7, part36);
     part37 = fw::mad(v33, v14, part37);
@@ -2095,72 +984,89 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
   if (ITEMS == 1 && inside) sums.a37 = part37;
   if (ITEMS != 1 && inside) sums.a37 += part37;
 }
-
-struct Sums1 {
-  FW_FN void clear() {
+#else
+FW_FN void stage_0(const Row& row, const Values& x, const Fixed& f, bool inside, Sums0& sums, Side& side) {
+  float part36 = 0.0f;
+  float part37 = 0.0f;
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v7 = (x.in1[i] + f.in2[i]) - row.v6;
+    const float v13 = v7 * row.v12;
+    const float v14 = f.in14[i];
+    const float v17 = (v13 * v14) + f.in16[i];
+    const float v18 = fw::sigmoid(v17);
+    const float v19 = v17 * v18;
+    const float v20 = f.in20[i];
+    const float v21 = v19 * v20;
+    const float v22 = fw::sigmoid(v21);
+    const float v28 = (x.in0[i] * v22) * ((v21 * (1.0f - v22)) + 1.0f);
+    const float v29 = v28 * v20;
+    const float v32 = (v19 * (1.0f - v18)) + v18;
+    const float v33 = v29 * v32;
+    part36 = fw::mad(v33 * v14, v7, part36);
+    part37 = fw::mad(v33, v14, part37);
+    if (inside) side.s48[i] = fw::mad(v33, v13, side.s48[i]);
+    if (inside) side.s49[i] = fw::mad(v29, v32, side.s49[i]);
+    if (inside) side.s51[i] = fw::mad(v28, v19, side.s51[i]);
   }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
-  }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
-    return other;
-  }
-};
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v36 = sums.a36;
-  row.v37 = sums.a37;
-  row.v38 = fw::mul(row.v36, row.v12);
-  row.v39 = fw::mul(row.v38, row.v12);
-  row.v40 = fw::over_row(row.v39, number0);
-  row.v43 = fw::over_row(row.v37, number0);
+  if (ITEMS == 1 && inside) sums.a36 = part36;
+  if (ITEMS != 1 && inside) sums.a36 += part36;
+  if (ITEMS == 1 && inside) sums.a37 = part37;
+  if (ITEMS != 1 && inside) sums.a37 += part37;
+}
+#endif
+FW_FN void row_1(const Args& a, Row& row, const Sums0& sums) {
+  const float number0 = a.numbers[0].as<float>();
+  row.v40 = fw::over_row((sums.a36 * row.v12) * row.v12, number0);
+  row.v43 = fw::over_row(sums.a37, number0);
 }
 
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
+#if FW_ITEMS > 0
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, Side& side) {
   float out45[V];
 #pragma unroll
   for (int i = 0; i < V; ++i) {
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v2 = fw::convert<float>(f.in2[i]);
-    const float v3 = fw::add(v1, v2);
-    const float v7 = fw::sub(v3, row.v6);
-    const float v41 = fw::mul(v7, row.v40);
-    const float v42 = fw::sub(kept.v34[i], v41);
-    const float v44 = fw::sub(v42, row.v43);
-    const float v45 = fw::mul(v44, row.v12);
-    out45[i] = fw::convert<float>(v45);
+    const float v44 = (kept.v34[i] - (((x.in1[i] + f.in2[i]) - row.v6) * row.v40)) - row.v43;
+    out45[i] = v44 * row.v12;
     if (inside) side.s46[i] = fw::mad(v44, row.v12, side.s46[i]);
   }
   if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out45);
 }
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+#else
+FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, bool inside, Side& side) {
+  float out45[V];
+#pragma unroll
+  for (int i = 0; i < V; ++i) {
+    const float v7 = (x.in1[i] + f.in2[i]) - row.v6;
+    const float v14 = f.in14[i];
+    const float v17 = ((v7 * row.v12) * v14) + f.in16[i];
+    const float v18 = fw::sigmoid(v17);
+    const float v19 = v17 * v18;
+    const float v20 = f.in20[i];
+    const float v21 = v19 * v20;
+    const float v22 = fw::sigmoid(v21);
+    const float v32 = (v19 * (1.0f - v18)) + v18;
+    const float v42 = (((((x.in0[i] * v22) * ((v21 * (1.0f - v22)) + 1.0f)) * v20) * v32) * v14) - (v7 * row.v40);
+    const float v44 = v42 - row.v43;
+    out45[i] = v44 * row.v12;
+    if (inside) side.s46[i] = fw::mad(v44, row.v12, side.s46[i]);
+  }
+  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out45);
 }
-
+#endif
 }  // namespace
+#if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 24 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-static_assert(FW_SLOT >= FW_DEPTH * ITEMS * FW_AHEAD + ITEMS * FW_FIXED, "the launcher counts otherwise");
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
   fw::let_next_launch_begin();
-  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits), FW_CLUSTER ? a.cluster_bits : 0);
+  fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
-  const fw::Quotient block = fw::divided(fw::block_index() >> a.cluster_bits, a.tiles, a.tiles_divider);
+  const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
   const index anchor = (block.remainder << a.anchor_bits) + (team.row & ((1u << a.anchor_bits) - 1));
-  const fw::u32 rank = fw::rank_in_cluster(a.cluster_bits);
-  const index part = ((block.quotient << a.cluster_bits) + static_cast<index>(rank)) * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
+  const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Row row;
-  index row_index = part + (0) * static_cast<index>(a.parts);
+  index row_index = part;
   row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
   if (!row.live) row_index = 0;
   place_row(a, anchor, row_index, row);
@@ -2169,23 +1075,22 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
   constexpr int AHEAD = FW_AHEAD * fw::warp_size, FIXED = FW_FIXED * fw::warp_size;
   char* const own = fw::shared_memory() + a.ahead + fw::warp_index() * (FW_SLOT * fw::warp_size);
   char* const fixed = own + FW_DEPTH * ITEMS * AHEAD;
-  (void)fixed;
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) ask_fixed(a, row, place(a, e), fixed + item * FIXED);
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) ask_fixed(a, row, place(e), fixed + item * FIXED);
   }
 #pragma unroll
   for (int depth = 0; depth < FW_DEPTH; ++depth) {
     Row first;
-    index first_index = part + (depth) * static_cast<index>(a.parts);
+    index first_index = part + depth * static_cast<index>(a.parts);
     first.live = part < static_cast<index>(a.parts) && first_index < static_cast<index>(a.walked);
     if (!first.live) first_index = 0;
     place_row(a, anchor, first_index, first);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (first.live && fw::in_row(e, elements)) ask(a, first, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      if (first.live && fw::in_row(e, elements)) ask(a, first, place(e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
   }
@@ -2195,26 +1100,22 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
   Fixed fixed[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(a, e), ahead[item]);
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (row.live && fw::in_row(e, elements)) load_moving(a, row, place(e), ahead[item]);
   }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (fw::in_row(e, elements)) load_fixed(a, row, place(a, e), fixed[item]);
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) load_fixed(a, row, place(e), fixed[item]);
   }
 #endif
   load_row(a, row);
   const fw::u32 stretch_bits = team.bits + a.anchor_bits;
-  const fw::Mailbox<ITEMS, float, float, float, float> mailbox(stretch_bits, a.cluster_bits, fw::shared_memory() + a.ahead);
-  fw::begin_cluster<Sums0>(team, fw::shared_memory() + a.ahead);
-  fw::join_cluster(team.cluster_bits);
   Total total;
   total.clear();
   Side side[ITEMS];
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
     side[item].clear();
   }
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
@@ -2229,8 +1130,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
     fw::copy_async_wait<FW_DEPTH - 1>();
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      take(a, row, place(a, row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      take(a, row, place(row.live && fw::in_row(e, elements) ? e : 0), own + (depth * ITEMS + item) * AHEAD, x[item]);
     }
     Row later;
     index later_index = part + (turn + FW_DEPTH) * static_cast<index>(a.parts);
@@ -2239,8 +1140,8 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
     place_row(a, anchor, later_index, later);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-      if (later.live && fw::in_row(e, elements)) ask(a, later, place(a, e), own + (depth * ITEMS + item) * AHEAD);
+      const index e = static_cast<index>(team.thread) + (item << team.bits);
+      if (later.live && fw::in_row(e, elements)) ask(a, later, place(e), own + (depth * ITEMS + item) * AHEAD);
     }
     fw::copy_async_commit();
     depth = depth + 1 == FW_DEPTH ? 0 : depth + 1;
@@ -2249,21 +1150,19 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
     move_row(a, row, next);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
-      [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
       x[item] = ahead[item];
     }
     if (next.live) {
       load_row(a, next);
 #pragma unroll
       for (int item = 0; item < ITEMS; ++item) {
-        [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-        if (fw::in_row(e, elements)) load_moving(a, next, place(a, e), ahead[item]);
+        const index e = static_cast<index>(team.thread) + (item << team.bits);
+        if (fw::in_row(e, elements)) load_moving(a, next, place(e), ahead[item]);
       }
     }
     fw::stay_above(a.lane_bits);
 #endif
-    const bool first = row.live && team.thread == 0;
-    row_0(a, row, first);
+    row_0(a, row);
     Kept kept[ITEMS];
     Sums0 sums0;
     sums0.clear();
@@ -2273,29 +1172,26 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
       const bool inside = row.live && fw::in_row(e, elements);
 #if FW_DEPTH > 0
       Fixed f;
-      take_fixed_0(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+      take_fixed_0(a, row, place(inside ? e : 0), fixed + item * FIXED, f);
 #else
       const Fixed& f = fixed[item];
 #endif
-      stage_0(a, row, place(a, e), x[item], f, kept[item], inside, sums0, side[item], total);
+      stage_0(row, x[item], f, kept[item], inside, sums0, side[item]);
     }
     fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
+    row_1(a, row, sums0);
 #pragma unroll
     for (int item = 0; item < ITEMS; ++item) {
       const index e = static_cast<index>(team.thread) + (item << team.bits);
       const bool inside = row.live && fw::in_row(e, elements);
 #if FW_DEPTH > 0
       Fixed f;
-      take_fixed_1(a, row, place(a, inside ? e : 0), fixed + item * FIXED, f);
+      take_fixed_1(a, row, place(inside ? e : 0), fixed + item * FIXED, f);
 #else
       const Fixed& f = fixed[item];
 #endif
-      stage_1(a, row, place(a, e), x[item], f, kept[item], inside, sums1, side[item], total);
+      stage_1(a, row, place(e), x[item], f, kept[item], inside, side[item]);
     }
-    row_2(a, row, first, sums1);
     row = next;
   }
   const fw::u32 stretch = fw::thread_index() >> stretch_bits;
@@ -2320,354 +1216,14 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bia
       if ((3u & (stretches - 1)) == stretch) fw::add_stretches(side[item].s51, stretch_bits, memory, 3u);
     }
   }
-  if (a.cluster_bits != 0) {
-    fw::join_cluster(a.cluster_bits);
-    mailbox.expect();
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      if ((0u & (stretches - 1)) == stretch) mailbox.send(side[item].s46, item * 4u + 0u);
-      if ((1u & (stretches - 1)) == stretch) mailbox.send(side[item].s48, item * 4u + 1u);
-      if ((2u & (stretches - 1)) == stretch) mailbox.send(side[item].s49, item * 4u + 2u);
-      if ((3u & (stretches - 1)) == stretch) mailbox.send(side[item].s51, item * 4u + 3u);
-    }
-    fw::wait_for_mail(mailbox.arrived, 0);
-#pragma unroll
-    for (int item = 0; item < ITEMS; ++item) {
-      if ((0u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s46, item * 4u + 0u);
-      if ((1u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s48, item * 4u + 1u);
-      if ((2u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s49, item * 4u + 2u);
-      if ((3u & (stretches - 1)) == stretch) mailbox.add_up(side[item].s51, item * 4u + 3u);
-    }
-  }
 #pragma unroll
   for (int item = 0; item < ITEMS; ++item) {
-    [[maybe_unused]] const index e = static_cast<index>(team.thread) + (item << team.bits);
-    if (mailbox.owner() == rank && fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);
+    const index e = static_cast<index>(team.thread) + (item << team.bits);
+    if (fw::in_row(e, elements)) put_side(a, side[item], block.quotient * static_cast<index>(a.anchors) + anchor, e, false, -1, stretch, stretches);
   }
 }
-'''
-_FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL_WALKING = r'''
-namespace {
-using fw::index;
-using fw::V;
-using fw::ITEMS;
-struct Args : fw::KernelArgs<3, 13, 2, 2> {};
-
-struct Row {
-  float v4;
-  float v6;
-  float v8;
-  float v9;
-  float v11;
-  float v12;
-  float v36;
-  float v37;
-  float v38;
-  float v39;
-  float v40;
-  float v43;
-  index o0;
-  index o1;
-  index o2;
-  index o3;
-  index o4;
-  index o5;
-  index o6;
-  index o7;
-  index o8;
-  index o9;
-  index o10;
-  index o11;
-  index o12;
-  index c0;
-  index c1;
-  bool live;  // there is such a row
-};
-
-FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, [[maybe_unused]] index walked, Row& row) {
-  (void)a;
-  index restanchor = anchor;
-  row.c1 = restanchor;
-  index restwalked = walked;
-  row.c0 = restwalked;
-  row.o0 = 0 + row.c0 * static_cast<index>(a.strides[0][0]) + row.c1 * static_cast<index>(a.strides[0][1]);
-  row.o1 = 0 + row.c0 * static_cast<index>(a.strides[1][0]) + row.c1 * static_cast<index>(a.strides[1][1]);
-  row.o2 = 0 + row.c1 * static_cast<index>(a.strides[2][1]);
-  row.o3 = 0 + row.c0 * static_cast<index>(a.strides[3][0]) + row.c1 * static_cast<index>(a.strides[3][1]);
-  row.o4 = 0 + row.c0 * static_cast<index>(a.strides[4][0]) + row.c1 * static_cast<index>(a.strides[4][1]);
-  row.o5 = 0 + row.c1 * static_cast<index>(a.strides[5][1]);
-  row.o6 = 0 + row.c1 * static_cast<index>(a.strides[6][1]);
-  row.o7 = 0 + row.c1 * static_cast<index>(a.strides[7][1]);
-  row.o8 = 0 + row.c0 * static_cast<index>(a.strides[8][0]) + row.c1 * static_cast<index>(a.strides[8][1]);
-}
-
-struct Values {
-  float in0[V];
-  float in1[V];
-};
-struct Fixed {
-  float in2[V];
-  float in14[V];
-  float in16[V];
-  float in20[V];
-};
-struct Kept {
-};
-
-struct Side {
-  float s46[V];
-  float s48[V];
-  float s49[V];
-  float s51[V];
-  FW_FN void clear() {
-#pragma unroll
-    for (int i = 0; i < V; ++i) {
-      s46[i] = 0.0f;
-      s48[i] = 0.0f;
-      s49[i] = 0.0f;
-      s51[i] = 0.0f;
-    }
-  }
-};
-struct Total {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Total& other) {
-  }
-  FW_FN Total exchanged([[maybe_unused]] fw::u32 offset) const {
-    Total other;
-    return other;
-  }
-};
-FW_FN void put_side(const Args& a, const Side& side, index slot, index element, bool add, int sweep, fw::u32 stretch, fw::u32 stretches) {
-  const index at = (slot * static_cast<index>(a.elements) + element) * V;
-  if ((sweep < 0 || sweep == 1) && (0u & (stretches - 1)) == stretch) {
-    float* to = static_cast<float*>(a.pointers[9]) + at;
-    float sum[V];
-    if (add) fw::load_vector(to, fw::plain, sum);
-#pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s46[i] : side.s46[i];
-    fw::store_line(to, sum);
-  }
-  if ((sweep < 0 || sweep == 0) && (1u & (stretches - 1)) == stretch) {
-    float* to = static_cast<float*>(a.pointers[10]) + at;
-    float sum[V];
-    if (add) fw::load_vector(to, fw::plain, sum);
-#pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s48[i] : side.s48[i];
-    fw::store_line(to, sum);
-  }
-  if ((sweep < 0 || sweep == 0) && (2u & (stretches - 1)) == stretch) {
-    float* to = static_cast<float*>(a.pointers[11]) + at;
-    float sum[V];
-    if (add) fw::load_vector(to, fw::plain, sum);
-#pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s49[i] : side.s49[i];
-    fw::store_line(to, sum);
-  }
-  if ((sweep < 0 || sweep == 0) && (3u & (stretches - 1)) == stretch) {
-    float* to = static_cast<float*>(a.pointers[12]) + at;
-    float sum[V];
-    if (add) fw::load_vector(to, fw::plain, sum);
-#pragma unroll
-    for (int i = 0; i < V; ++i) sum[i] = add ? sum[i] + side.s51[i] : side.s51[i];
-    fw::store_line(to, sum);
-  }
-}
-FW_FN void put_total(const Args& a, [[maybe_unused]] const Total& total, [[maybe_unused]] index slot, [[maybe_unused]] int sweep) {
-  (void)a;
-}
-
-struct Place {
-  index pos;
-};
-FW_FN Place place(const Args& a, index e) {
-  Place at;
-  (void)a, (void)e;
-  at.pos = e * V;
-  return at;
-}
-
-template <class Again, class Last>
-FW_FN void load_0(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), again, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), again, x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
-}
-template <class Again, class Last>
-FW_FN void load_1(const Args& a, const Row& row, const Place& at, [[maybe_unused]] Again again, [[maybe_unused]] Last last, [[maybe_unused]] Values& x, [[maybe_unused]] Fixed& f) {
-  (void)a, (void)row, (void)at;
-  fw::load_line(static_cast<const float*>(a.pointers[0]) + (row.o0 + fw::along(at.pos, a.strides[0][2])), last, x.in0);
-  fw::load_line(static_cast<const float*>(a.pointers[1]) + (row.o1 + fw::along(at.pos, a.strides[1][2])), last, x.in1);
-  fw::load_line(static_cast<const float*>(a.pointers[2]) + (row.o2 + fw::along(at.pos, a.strides[2][2])), a.reads, f.in2);
-  fw::load_line(static_cast<const float*>(a.pointers[5]) + (row.o5 + fw::along(at.pos, a.strides[5][2])), a.reads, f.in14);
-  fw::load_line(static_cast<const float*>(a.pointers[6]) + (row.o6 + fw::along(at.pos, a.strides[6][2])), a.reads, f.in16);
-  fw::load_line(static_cast<const float*>(a.pointers[7]) + (row.o7 + fw::along(at.pos, a.strides[7][2])), a.reads, f.in20);
-}
-FW_FN void load_row(const Args& a, Row& row) {
-  (void)a, (void)row;
-  row.v4 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[3]) + row.o3, a.reads));
-  row.v8 = fw::convert<float>(fw::load(static_cast<const float*>(a.pointers[4]) + row.o4, a.reads));
-}
-
-struct Sums0 {
-  float a36;
-  float a37;
-  FW_FN void clear() {
-    a36 = 0.0f;
-    a37 = 0.0f;
-  }
-  FW_FN void merge([[maybe_unused]] const Sums0& other) {
-    a36 += other.a36;
-    a37 += other.a37;
-  }
-  FW_FN Sums0 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums0 other;
-    other.a36 = fw::shuffle_xor(a36, offset);
-    other.a37 = fw::shuffle_xor(a37, offset);
-    return other;
-  }
-};
-
-FW_FN void row_0(const Args& a, Row& row, [[maybe_unused]] bool store) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v6 = fw::over_row(row.v4, number0);
-  row.v9 = fw::over_row(row.v8, number0);
-  row.v11 = fw::add(row.v9, number1);
-  row.v12 = fw::rsqrt(row.v11);
-}
-
-FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums0& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float part36 = 0.0f;
-  float part37 = 0.0f;
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v2 = fw::convert<float>(f.in2[i]);
-    const float v3 = fw::add(v1, v2);
-    const float v7 = fw::sub(v3, row.v6);
-    const float v13 = fw::mul(v7, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
-    const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v0, v22);
-    const float v25 = fw::sub(1.0f, v22);
-    const float v26 = fw::mul(v21, v25);
-    const float v27 = fw::add(v26, 1.0f);
-    const float v28 = fw::mul(v23, v27);
-    const float v29 = fw::mul(v28, v20);
-    const float v30 = fw::sub(1.0f, v18);
-    const float v31 = fw::mul(v19, v30);
-    const float v32 = fw::add(v31, v18);
-    const float v33 = fw::mul(v29, v32);
-    const float v34 = fw::mul(v33, v14);
-    const float v35 = fw::mul(v34, v7);
-    const float v47 = fw::mul(v33, v13);
-    const float v50 = fw::mul(v28, v19);
-    part36 = fw::mad(v34, v7, part36);
-    part37 = fw::mad(v33, v14, part37);
-    if (inside) side.s48[i] = fw::mad(v33, v13, side.s48[i]);
-    if (inside) side.s49[i] = fw::mad(v29, v32, side.s49[i]);
-    if (inside) side.s51[i] = fw::mad(v28, v19, side.s51[i]);
-  }
-  if (ITEMS == 1 && inside) sums.a36 = part36;
-  if (ITEMS != 1 && inside) sums.a36 += part36;
-  if (ITEMS == 1 && inside) sums.a37 = part37;
-  if (ITEMS != 1 && inside) sums.a37 += part37;
-}
-
-struct Sums1 {
-  FW_FN void clear() {
-  }
-  FW_FN void merge([[maybe_unused]] const Sums1& other) {
-  }
-  FW_FN Sums1 exchanged([[maybe_unused]] fw::u32 offset) const {
-    Sums1 other;
-    return other;
-  }
-};
-
-FW_FN void row_1(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums0& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  row.v36 = sums.a36;
-  row.v37 = sums.a37;
-  row.v38 = fw::mul(row.v36, row.v12);
-  row.v39 = fw::mul(row.v38, row.v12);
-  row.v40 = fw::over_row(row.v39, number0);
-  row.v43 = fw::over_row(row.v37, number0);
-}
-
-FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values& x, const Fixed& f, Kept& kept, bool inside, [[maybe_unused]] Sums1& sums, [[maybe_unused]] Side& side, [[maybe_unused]] Total& total) {
-  (void)a, (void)row, (void)at, (void)x, (void)f, (void)kept, (void)inside;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-  [[maybe_unused]] constexpr int i = 0;
-  float out45[V];
-#pragma unroll
-  for (int i = 0; i < V; ++i) {
-    const float v0 = fw::convert<float>(x.in0[i]);
-    const float v1 = fw::convert<float>(x.in1[i]);
-    const float v2 = fw::convert<float>(f.in2[i]);
-    const float v3 = fw::add(v1, v2);
-    const float v7 = fw::sub(v3, row.v6);
-    const float v13 = fw::mul(v7, row.v12);
-    const float v14 = fw::convert<float>(f.in14[i]);
-    const float v15 = fw::mul(v13, v14);
-    const float v16 = fw::convert<float>(f.in16[i]);
-    const float v17 = fw::add(v15, v16);
-    const float v18 = fw::sigmoid(v17);
-    const float v19 = fw::mul(v17, v18);
-    const float v20 = fw::convert<float>(f.in20[i]);
-    const float v21 = fw::mul(v19, v20);
-    const float v22 = fw::sigmoid(v21);
-    const float v23 = fw::mul(v0, v22);
-    const float v25 = fw::sub(1.0f, v22);
-    const float v26 = fw::mul(v21, v25);
-    const float v27 = fw::add(v26, 1.0f);
-    const float v28 = fw::mul(v23, v27);
-    const float v29 = fw::mul(v28, v20);
-    const float v30 = fw::sub(1.0f, v18);
-    const float v31 = fw::mul(v19, v30);
-    const float v32 = fw::add(v31, v18);
-    const float v33 = fw::mul(v29, v32);
-    const float v34 = fw::mul(v33, v14);
-    const float v41 = fw::mul(v7, row.v40);
-    const float v42 = fw::sub(v34, v41);
-    const float v44 = fw::sub(v42, row.v43);
-    const float v45 = fw::mul(v44, row.v12);
-    out45[i] = fw::convert<float>(v45);
-    if (inside) side.s46[i] = fw::mad(v44, row.v12, side.s46[i]);
-  }
-  if (inside) fw::store_line(static_cast<float*>(a.pointers[8]) + (row.o8 + fw::along(at.pos, a.strides[8][2])), out45);
-}
-
-FW_FN void row_2(const Args& a, Row& row, [[maybe_unused]] bool store, [[maybe_unused]] const Sums1& sums) {
-  (void)a;
-  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
-  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
-}
-
-}  // namespace
-__global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul(const Args a) {
+#else
+__global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -2675,16 +1231,14 @@ __global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_si
   const index part = block.quotient * (team.rows() >> a.anchor_bits) + (team.row >> a.anchor_bits);
   Total total;
   total.clear();
-  Kept kept;
   for (index turn = 0; turn < static_cast<index>(a.share); ++turn) {
     Row row;
-    index row_index = part + (turn) * static_cast<index>(a.parts);
+    index row_index = part + turn * static_cast<index>(a.parts);
     row.live = part < static_cast<index>(a.parts) && row_index < static_cast<index>(a.walked);
     if (!row.live) row_index = 0;
     place_row(a, anchor, row_index, row);
-    const bool first = row.live && team.thread == 0;
     load_row(a, row);
-    row_0(a, row, first);
+    row_0(a, row);
     const index elements = row.live ? static_cast<index>(a.elements) : 0;
     const fw::ReadAgain again = {a.reads};
     const fw::ReadLast last = {{fw::evict_normal}};
@@ -2696,10 +1250,10 @@ __global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_si
     Fixed next_fixed0[AHEAD0];
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
       }
     }
     Sums0 sums0;
@@ -2714,17 +1268,17 @@ __global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_si
         const index beyond = (AHEAD0 + n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
-          load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+          load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD0; ++n) {
-        const index beyond = (0 + n) * step0;
+        const index beyond = (n) * step0;
         if (beyond < end0 - e0) {
           const index e = e0 + beyond;
           Side side;
           side.clear();
-          stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0, side, total);
+          stage_0(row, x[n], f[n], true, sums0, side);
           put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 0, 0, 1);
         }
       }
@@ -2739,16 +1293,14 @@ __global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_si
     Fixed next_fixed1[AHEAD1];
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
       }
     }
     fw::reduce(team, sums0);
-    row_1(a, row, first, sums0);
-    Sums1 sums1;
-    sums1.clear();
+    row_1(a, row, sums0);
     while (e1 < end1) {
       Values x[AHEAD1];
       Fixed f[AHEAD1];
@@ -2759,27 +1311,26 @@ __global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_si
         const index beyond = (AHEAD1 + n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-          load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+          load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
         }
       }
 #pragma unroll
       for (int n = 0; n < AHEAD1; ++n) {
-        const index beyond = (0 + n) * step1;
+        const index beyond = (n) * step1;
         if (beyond < end1 - e1) {
           const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
           Side side;
           side.clear();
-          stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1, side, total);
+          stage_1(a, row, place(e), x[n], f[n], true, side);
           put_side(a, side, block.quotient * static_cast<index>(a.anchors) + anchor, e, turn > 0, 1, 0, 1);
         }
       }
       if (end1 - e1 <= AHEAD1 * step1) break;
       e1 += AHEAD1 * step1;
     }
-    row_2(a, row, first, sums1);
   }
 }
-__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -2788,7 +1339,6 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
   constexpr int AHEAD0 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index end0 = row.live ? static_cast<index>(a.elements) : 0, step0 = static_cast<index>(a.splits * team.threads());
@@ -2797,18 +1347,17 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
   Fixed next_fixed0[AHEAD0];
 #pragma unroll
   for (int n = 0; n < AHEAD0; ++n) {
-    const index beyond = (0 + n) * step0;
+    const index beyond = (n) * step0;
     if (beyond < end0 - e0) {
       const index e = e0 + beyond;
-      load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+      load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
     }
   }
   fw::let_next_launch_begin();
   load_row(a, row);
-  row_0(a, row, first && true);
+  row_0(a, row);
   Total total;
   total.clear();
-  Kept kept;
   Sums0 sums0;
   sums0.clear();
   while (e0 < end0) {
@@ -2821,17 +1370,17 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
       const index beyond = (AHEAD0 + n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
-        load_0(a, row, place(a, e), again, last, next0[n], next_fixed0[n]);
+        load_0(a, row, place(e), again, last, next0[n], next_fixed0[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD0; ++n) {
-      const index beyond = (0 + n) * step0;
+      const index beyond = (n) * step0;
       if (beyond < end0 - e0) {
         const index e = e0 + beyond;
         Side side;
         side.clear();
-        stage_0(a, row, place(a, e), x[n], f[n], kept, true, sums0, side, total);
+        stage_0(row, x[n], f[n], true, sums0, side);
         put_side(a, side, k, e, false, 0, 0, 1);
       }
     }
@@ -2841,7 +1390,7 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -2850,7 +1399,6 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
   constexpr int AHEAD1 = 4;
   const fw::ReadOnly again = a.reads, last = a.reads;  // another launch reads the row again
   const index beginning = split * static_cast<index>(a.stretch);
@@ -2861,16 +1409,16 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
   Fixed next_fixed1[AHEAD1];
 #pragma unroll
   for (int n = 0; n < AHEAD1; ++n) {
-    const index beyond = (0 + n) * step1;
+    const index beyond = (n) * step1;
     if (beyond < end1 - e1) {
       const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-      load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+      load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
     }
   }
   fw::let_next_launch_begin();
   fw::wait_for_last_launch();
   load_row(a, row);
-  row_0(a, row, first && false);
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -2880,12 +1428,9 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
       sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
     fw::reduce(team, sums0);
   }
-  row_1(a, row, first && true, sums0);
+  row_1(a, row, sums0);
   Total total;
   total.clear();
-  Kept kept;
-  Sums1 sums1;
-  sums1.clear();
   while (e1 < end1) {
     Values x[AHEAD1];
     Fixed f[AHEAD1];
@@ -2896,17 +1441,17 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
       const index beyond = (AHEAD1 + n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
-        load_1(a, row, place(a, e), again, last, next1[n], next_fixed1[n]);
+        load_1(a, row, place(e), again, last, next1[n], next_fixed1[n]);
       }
     }
 #pragma unroll
     for (int n = 0; n < AHEAD1; ++n) {
-      const index beyond = (0 + n) * step1;
+      const index beyond = (n) * step1;
       if (beyond < end1 - e1) {
         const index e = static_cast<index>(a.elements) - 1 - (e1 + beyond);
         Side side;
         side.clear();
-        stage_1(a, row, place(a, e), x[n], f[n], kept, true, sums1, side, total);
+        stage_1(a, row, place(e), x[n], f[n], true, side);
         put_side(a, side, k, e, false, 1, 0, 1);
       }
     }
@@ -2914,19 +1459,17 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
-  const index split = 0;
   Row row;
   const fw::Quotient slot = fw::divided(k, a.anchors, a.anchors_divider);
   row.live = true;
   place_row(a, slot.remainder, slot.quotient, row);
-  const bool first = row.live && team.thread == 0 && split == 0;
   fw::follow_last_launch();
   load_row(a, row);
-  row_0(a, row, first && false);
+  row_0(a, row);
   Sums0 sums0;
   sums0.clear();
   if (a.left[0] == 1) sums0 = static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + 0) << a.partial_bits) + lane].sums;
@@ -2936,12 +1479,9 @@ __global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_si
       sums0.merge(static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + i) << a.partial_bits) + lane].sums);
     fw::reduce(team, sums0);
   }
-  row_1(a, row, first && false, sums0);
-  Sums1 sums1;
-  sums1.clear();
-  row_2(a, row, first && true, sums1);
+  row_1(a, row, sums0);
 }
-__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -3082,7 +1622,7 @@ FW_FN void side_51(const Args& a, fw::Team& team, index output) {
   if (there && team.thread == 0) static_cast<float*>(a.results[12])[to] = fw::convert<float>(sum.value);
 }
 }  // namespace
-__global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_sides(const Args a) {
+__global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_sides(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
@@ -3094,6 +1634,7 @@ __global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_si
     case 3: side_51(a, team, output); break;
   }
 }
+#endif
 '''
 
 
@@ -3377,18 +1918,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
 # What kernels call: types, mathematics, the device.
 
 _PRELUDE = r'''
-#if defined(__CUDACC__) || defined(__CUDACC_RTC__)
-#define FW_CUDA 1
 #define FW_FN __device__ __forceinline__
-#else
-#define FW_CUDA 0
-#define FW_FN inline __attribute__((always_inline))
-#endif
-#if FW_CUDA || defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define FW_FMA 1
-#else
-#define FW_FMA 0
-#endif
 #define FW_OPERATOR(result, name, op) \
   template <class T>                  \
   FW_FN result name(T a, T b) {       \
@@ -3399,19 +1929,13 @@ _PRELUDE = r'''
 #else
 #define FW_SM90 0
 #endif
-// Blocks of a cluster send one another what they have: NVRTC knows that (st.async) since 12.1.
-#if FW_SM90 && (defined(FW_EMULATOR) || __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ >= 1201)
-#define FW_SENDS 1
-#else
-#define FW_SENDS 0
-#endif
 // Copies may ask the L2 cache for whole lines since CUDA 11.4.
 #if defined(__CUDACC_VER_MAJOR__) && __CUDACC_VER_MAJOR__ * 100 + __CUDACC_VER_MINOR__ < 1104
 #define FW_WHOLE_LINE ""
 #else
 #define FW_WHOLE_LINE ".L2::128B"
 #endif
-#if FW_SM90 && __CUDA_ARCH__ < 1000 && !defined(FW_EMULATOR)
+#if FW_SM90 && __CUDA_ARCH__ < 1000
 #define FW_KEEPS 1
 #else
 #define FW_KEEPS 0
@@ -3426,9 +1950,7 @@ using u32 = unsigned int;
 using i64 = long long;
 using u64 = unsigned long long;
 FW_FN u32 bits_of(float x) { return __float_as_uint(x); }
-FW_FN u64 bits_of(double x) { return __double_as_longlong(x); }
 FW_FN float float_of(u32 b) { return __uint_as_float(b); }
-FW_FN double float_of(u64 b) { return __longlong_as_double(b); }
 
 // Approximations are those of the .ftz forms: denormal operands and results count as 0. In the emulator they are exact;
 // a test may define FW_APPROXIMATE to make them as wrong as the manual allows: `exact` is a double, `error` its bound
@@ -3458,7 +1980,7 @@ FW_FN float min_of_numbers(float a, float b) {  // the number, if the other is N
 }
 
 // NaN if either is.
-#if defined(FW_EMULATOR) || __CUDA_ARCH__ < 800
+#if __CUDA_ARCH__ < 800
 FW_FN float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 FW_FN float min_or_nan(float a, float b) { return a < b || a != a ? a : b; }
 #else
@@ -3486,42 +2008,19 @@ struct bfloat16 {
 FW_FN float to_float(bfloat16 h) { return float_of(u32(h.bits) << 16); }
 
 // To 16 bits: nearest, ties to even; any NaN becomes a quiet one.
-#if FW_CUDA && !defined(FW_EMULATOR)
 FW_FN float to_float(half h) {
   float r;
   asm("cvt.f32.f16 %0, %1;" : "=f"(r) : "h"(h.bits));
   return r;
 }
+
 FW_FN half to_half(float x) {
   half r;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
   return r;
 }
-#else
-FW_FN float to_float(half h) {
-  const u32 magnitude = u32(h.bits & 0x7fff) << 13;
-  const u32 rebased = magnitude + ((127 - 15) << 23);
-  // A denormal half is its mantissa on top of 2^-14, less 2^-14: right even where float denormals are
-  // flushed.
-  const float denormal = float_of(rebased + (1 << 23)) - 0x1p-14f;
-  const u32 finite = h.bits & 0x7c00 ? rebased : bits_of(denormal);
-  const u32 value = magnitude >= (0x7c00u << 13) ? magnitude | 0x7f800000 : finite;
-  return float_of(value | (u32(h.bits & 0x8000) << 16));
-}
-FW_FN half to_half(float x) {
-  const u32 b = bits_of(x);
-  const u32 magnitude = b & 0x7fffffff;
-  const u32 normal = (magnitude - ((127 - 15) << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
-  // Adding 0.5 aligns the denormal's last bit with the last bit of a float, and so rounds it.
-  const u32 denormal = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
-  const u32 finite = magnitude < ((127 - 14) << 23) ? denormal : normal;
-  const u32 infinite = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
-  const u32 value = magnitude >= 0x477ff000 ? infinite : finite;  // 65520 rounds to infinity
-  return {u16(value | (b >> 16 & 0x8000))};
-}
-#endif
 
-#if FW_CUDA && !defined(FW_EMULATOR) && __CUDA_ARCH__ >= 800
+#if __CUDA_ARCH__ >= 800
 FW_FN bfloat16 to_bfloat16(float x) {
   bfloat16 r;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r.bits) : "f"(x));
@@ -3591,131 +2090,36 @@ struct ieee<float> {
   static constexpr float erfcx_hi = 0x1.058672p+0f, erfcx_lo = -0x1.134278p-26f;
 };
 
-template <>
-struct ieee<double> {
-  using bits = u64;
-  static constexpr int mantissa = 52;
-  static constexpr u64 bias = 1023;
-  static constexpr u64 sign = 0x8000000000000000u;
-  static constexpr u64 infinity = 0x7ff0000000000000u, nan = 0x7ff8000000000000u;
-  static constexpr u64 root_half = 0x3fe6a09e667f3bcdu;
-  static constexpr double min_normal = 0x1p-1022;
-  static constexpr double shifter = 0x1.8p52;
-  static constexpr double log2e = 0x1.71547652b82fep+0, log2e_less_1 = 0x1.c551d94ae0bf8p-2;
-  static constexpr double ln2 = 0x1.62e42fefa39efp-1;
-  static constexpr double ln2_hi = 0x1.62e42fefa3p-1, ln2_lo = 0x1.3de6af278ece6p-42;
-  static constexpr double pio2_hi = 0x1.921fb54442d18p+0, pio2_lo = 0x1.1a62633145c07p-54;
-  static constexpr double exp_range = 746, exp2_range = 1076;
-  static constexpr double expm1_min = -40, expm1_max = 710;
-  static constexpr double tanh_range = 22, erfc_range = 27.3;
-  static constexpr double erfcx_hi = 0x1.058671b52c776p+0, erfcx_lo = -0x1.b0353dd6169e9p-56;
-};
-
 template <class T>
 FW_FN T infinity() {
   return float_of(ieee<T>::infinity);
 }
 
-template <class T>
-FW_FN T nan() {
-  return float_of(ieee<T>::nan);
-}
-
 // a * b + c, fused where the machine can; no formula here relies on the fusion.
 FW_FN float mad(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-
-FW_FN double mad(double a, double b, double c) { return __fma_rn(a, b, c); }
-
-// What rounding took from p = a * b, exactly.
-template <class T>
-FW_FN T product_error(T a, T b, T p) {
-#if FW_FMA
-  return mad(a, b, -p);
-#else
-  constexpr T split = T(u64(1) << (ieee<T>::mantissa / 2 + 1)) + 1;  // Veltkamp's halves, Dekker's sum
-  const T a_hi = a * split - (a * split - a), a_lo = a - a_hi;
-  const T b_hi = b * split - (b * split - b), b_lo = b - b_hi;
-  return a_lo * b_lo - (((p - a_hi * b_hi) - a_lo * b_hi) - a_hi * b_lo);
-#endif
-}
 
 // a - q * d, exact if q is close to a / d.
 template <class T>
 FW_FN T residual(T a, T q, T d) {
-#if FW_FMA
   return mad(-q, d, a);
-#else
-  const T p = q * d;
-  return (a - p) - product_error(q, d, p);
-#endif
-}
-
-// c0 + c1 x + c2 x^2 + ...
-template <class T>
-FW_FN T poly(T, T c0) {
-  return c0;
-}
-
-template <class T, class... C>
-FW_FN T poly(T x, T c0, C... c) {
-  return mad(x, poly(x, c...), c0);
 }
 
 FW_FN float abs(float x) { return ::fabsf(x); }  // part of the instruction that takes it
-FW_FN double abs(double x) { return ::fabs(x); }
 FW_FN i64 neg(i64 x) { return static_cast<i64>(0 - static_cast<u64>(x)); }
 FW_FN i64 abs(i64 x) { return x < 0 ? neg(x) : x; }
 FW_FN float neg(float x) { return -x; }
-FW_FN double neg(double x) { return -x; }
-
-template <class T>
-FW_FN T sign(T x) {  // 0 for NaN, as in PyTorch
-  return T(T(0) < x) - T(x < T(0));
-}
-
-template <class T>
-FW_FN T at_most(T x, T limit) {  // keeps NaN, unlike minimum instructions
-  return x > limit ? limit : x;
-}
-
-FW_FN float at_most(float x, float limit) { return min_or_nan(x, limit); }
 FW_OPERATOR(T, add, +)
-FW_OPERATOR(T, sub, -)
 FW_OPERATOR(T, mul, *)
 FW_OPERATOR(T, div, /)
 
 // Integers wrap around.
 FW_FN i64 add(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) + static_cast<u64>(b)); }
 
-FW_FN i64 sub(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) - static_cast<u64>(b)); }
 FW_FN i64 mul(i64 a, i64 b) { return static_cast<i64>(static_cast<u64>(a) * static_cast<u64>(b)); }
 
 template <class T>
 FW_FN T square(T x) {
   return mul(x, x);
-}
-
-FW_FN double sqrt(double x) { return __dsqrt_rn(x); }
-
-// x rsqrt(x) with one residual step; 0.5 ulp, 0.75 where the residual is denormal.
-FW_FN float sqrt(float x) {
-  const bool tiny = x < ieee<float>::min_normal;
-  const float s = tiny ? x * 0x1p24f : x;
-  const float y = rsqrt_approx(s);
-  const float g = s * y;
-  const float better = mad(mad(-g, g, s), 0.5f * y, g);
-  const float r = x == 0 || x == infinity<float>() ? x : better;
-  return tiny ? r * 0x1p-12f : r;
-}
-
-template <class T>
-FW_FN T reciprocal(T x) {
-  return 1 / x;
-}
-
-template <class T>
-FW_FN T rsqrt(T x) {
-  return 1 / sqrt(x);
 }
 
 // Scaled so that neither the operand nor the result of the instruction is denormal; 1.0 ulp, all the instruction's.
@@ -3754,17 +2158,6 @@ struct Divisor {
   T value;
 };
 
-template <class T>
-FW_FN T div(T a, Divisor<T> b) {
-  return a / b.value;
-}
-
-// One that counts something.
-template <class T>
-FW_FN Divisor<T> count_of(T n) {
-  return {n};
-}
-
 // The reciprocal is the sum of the two, of one sign, so that infinities meet no others.
 template <>
 struct Divisor<float> {
@@ -3790,91 +2183,6 @@ FW_FN float div(float a, Divisor<float> b) {
   return mad(a, b.reciprocal, a * b.rest);
 }
 
-FW_FN float fmod(float x, float y) { return ::fmodf(x, y); }
-FW_FN double fmod(double x, double y) { return ::fmod(x, y); }
-
-// As in Python: the sign of the divisor.
-template <class T>
-FW_FN T remainder(T a, T b) {
-  const T r = fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
-}
-
-// Integers: a zero divisor gives 0 instead of a trap, and -1 is kept from the divider, which traps on the
-// least i64.
-FW_FN i64 fmod(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % (b == 0 || b == -1 ? 1 : b); }
-
-FW_FN i64 remainder(i64 a, i64 b) {
-  const i64 r = fmod(a, b);
-  return r != 0 && (b < 0) != (r < 0) ? r + b : r;
-}
-
-// e^r = 1 + r + r^2 exp_tail(r) for |r| <= ln(2) / 2
-FW_FN float exp_tail(float r) {
-  return poly(r, 0x1.fffffep-2f, 0x1.5554bp-3f, 0x1.55572cp-5f, 0x1.1227bcp-7f, 0x1.6b5a84p-10f);
-}
-
-FW_FN double exp_tail(double r) {
-  return poly(r, 0x1.p-1, 0x1.5555555555559p-3, 0x1.5555555555551p-5, 0x1.111111110f64bp-7, 0x1.6c16c16c18e4ap-10,
-              0x1.a01a01b00a393p-13, 0x1.a01a01970d442p-16, 0x1.71ddf7f876f3bp-19, 0x1.27e50040e3e6p-22,
-              0x1.af5f5d8839245p-26, 0x1.1f370200db0f1p-29);
-}
-
-// A value p * 2^n, not yet put together so that a factor can join before the result becomes denormal.
-template <class T>
-struct scaled {
-  T p;
-  typename ieee<T>::bits n;  // n + 2 bias in the low bits
-};
-
-template <class T>
-FW_FN T value_of(scaled<T> s) {  // in two steps, because 2^n itself may overflow or be denormal
-  const auto half_n = s.n >> 1;
-  return s.p * float_of(half_n << ieee<T>::mantissa) * float_of((s.n - half_n) << ieee<T>::mantissa);
-}
-
-// x = n ln(2) + r + r_lo, with n + offset in the low bits of `n`.
-template <class T>
-struct exp_argument {
-  T r, r_lo;
-  typename ieee<T>::bits n;
-};
-
-template <class T>
-FW_FN exp_argument<T> exp_reduce(T x, T offset) {
-  const T shifter = ieee<T>::shifter + offset;
-  const T t = mad(x, ieee<T>::log2e, shifter);
-  const T n = t - shifter;
-  const T r_hi = mad(n, -ieee<T>::ln2_hi, x);
-  const T r = mad(n, -ieee<T>::ln2_lo, r_hi);
-  return {r, mad(n, -ieee<T>::ln2_lo, r_hi - r), bits_of(t)};
-}
-
-template <class T>
-FW_FN T exp_of_reduced(T r) {
-  return mad(mad(exp_tail(r), r, T(1)), r, T(1));
-}
-
-template <class T>
-FW_FN scaled<T> exp_parts(T x) {  // for |x| <= exp_range
-  const exp_argument<T> a = exp_reduce(x, T(2 * ieee<T>::bias));
-  return {exp_of_reduced(a.r), a.n};
-}
-
-// Near 1 / d for 1 <= d <= 2. In float without the divider, which serves all lanes in turn. The error of Newton's step
-// always has one sign, and `quotient` squares it: at 1e-4 the quotients would be 0.17 ulp too small in the mean, and so
-// would the sum of many be.
-FW_FN double rough_reciprocal(double d) { return 1 / d; }
-
-FW_FN float rough_reciprocal(float d) {
-#if FW_FMA
-  const float y = poly(d, 1632 / 577.0f, -1696 / 577.0f, 768 / 577.0f, -128 / 577.0f);  // Chebyshev's: within 1/577
-  return mad(y, mad(-d, y, 1.0f), y);
-#else
-  return 1 / d;
-#endif
-}
-
 // (a + a_lo) / (d + d_lo), given y near 1 / d.
 template <class T>
 FW_FN T quotient(T a, T a_lo, T d, T d_lo, T y) {
@@ -3886,13 +2194,6 @@ template <class T>
 FW_FN T quotient(T a, T d, T d_lo, T y) {
   const T q = a * y;
   return mad(mad(-d_lo, q, residual(a, q, d)), y, q);
-}
-
-template <class T>
-FW_FN T sigmoid(T x) {  // 1 / (1 + e^-x), from e^-|x| so that small results keep their digits
-  const T e = value_of(exp_parts(-at_most(abs(x), ieee<T>::exp_range)));
-  const T d = 1 + e;
-  return quotient(x < 0 ? e : T(1), d, e - (d - 1), rough_reciprocal(d));
 }
 
 // e^-x = 2^t e^d, where d is what rounding t took away, and e^d nearly 1 + d. t stays where 2^t is finite: from there
@@ -3920,7 +2221,7 @@ FW_FN void barrier() { __syncthreads(); }
 // The next launch on the stream may begin, as far as it does not depend on this one, once all blocks have come here.
 // Where nothing follows that was launched for it, and on older devices, nothing happens.
 FW_FN void let_next_launch_begin() {
-#if FW_SM90 && !defined(FW_EMULATOR)
+#if FW_SM90
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
@@ -3929,7 +2230,7 @@ FW_FN void let_next_launch_begin() {
 // kernel, all of which may be launched to overlap: before it writes anything, and before it reads anything but what
 // was there when the last launch that did not overlap began.
 FW_FN void wait_for_last_launch() {
-#if FW_SM90 && !defined(FW_EMULATOR)
+#if FW_SM90
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -3956,19 +2257,6 @@ FW_FN char* shared_memory() { return shared_block; }
 
 // PTX addresses shared memory by 32 bits.
 FW_FN u32 shared_address(const void* p) { return static_cast<u32>(__cvta_generic_to_shared(p)); }
-
-FW_FN void cluster_wait() {
-#if FW_SM90
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-// Without what the thread wrote: only that it has come here, behind fences of its own.
-FW_FN void cluster_arrive_relaxed() {
-#if FW_SM90
-  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#endif
-}
 
 // How something is read.
 struct Plain {};   // the kernel itself may have written it; shared memory too
@@ -4049,14 +2337,6 @@ FW_FN W load_word(const W* from, Plain) {
   return *from;
 }
 
-// Storage for N elements that may be read and written by 16 bytes.
-template <class T, int N>
-struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) Vector {
-  T values[N];
-  FW_FN T& operator[](int i) { return values[i]; }
-  FW_FN const T& operator[](int i) const { return values[i]; }
-};
-
 // One access for 1, 2, 4, 8 or 16 bytes, two for 32. `from` is aligned to the access.
 template <int N, class T, class How>
 FW_FN void load_vector(const T* from, How how, T (&to)[N]) {
@@ -4089,12 +2369,6 @@ FW_FN T load(const T* from, How how) {
   T value[1];
   load_vector(from, how, value);
   return value[0];
-}
-
-template <class T>
-FW_FN void store(T* to, T value) {
-  const T values[1] = {value};
-  store_vector<1>(to, values);
 }
 
 // Made on the host by fusewright::make_divider (launch/divider.h).
@@ -4163,94 +2437,6 @@ FW_FN void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(groups) : "memory");
 #endif
 }
-
-#if FW_SM90
-// ---------------------------------------------------------------- barriers in shared memory, bulk copies (sm_90)
-
-// A phase ends when `arrivals` threads have arrived and all the bytes that were announced are there. The first phase
-// has parity 0. One thread initialises, then mbarrier_fence(), then a barrier() of the block.
-FW_FN void mbarrier_init(u64* barrier, u32 arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
-}
-
-// Makes initialised barriers known to the copy engine.
-FW_FN void mbarrier_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
-
-// Orders this thread's own writes to shared memory before what the copy engine does next.
-FW_FN void fence_async() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-
-FW_FN void mbarrier_arrive(u64* barrier) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.shared::cta.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
-}
-
-// Announces bytes of bulk copies, and arrives.
-FW_FN void mbarrier_arrive_expect(u64* barrier, u32 bytes) {
-  asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared::cta.b64 t, [%0], %1; }" ::"r"(shared_address(barrier)),
-               "r"(bytes)
-               : "memory");
-}
-
-// Announces bytes without arriving.
-FW_FN void mbarrier_expect(u64* barrier, u32 bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
-}
-
-// Whether the phase of this parity has ended; may wait a while for it.
-FW_FN bool mbarrier_try_wait(u64* barrier, u32 parity) {
-  u32 done;
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(shared_address(barrier)), "r"(parity)
-               : "memory");
-  return done != 0;
-}
-FW_FN void mbarrier_wait(u64* barrier, u32 parity) {
-  while (!mbarrier_try_wait(barrier, parity)) {
-  }
-}
-
-// The same, for what other blocks of the cluster store.
-FW_FN void mbarrier_wait_cluster(u64* barrier, u32 parity) {
-  u32 done = 0;
-  while (done == 0)
-    asm volatile(
-        "{ .reg .pred p; mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-        : "=r"(done)
-        : "r"(shared_address(barrier)), "r"(parity)
-        : "memory");
-}
-
-// N times 16 bytes to the same place in the shared memory of a block of the cluster. Its barrier, at the same place as
-// this block's, counts them as they arrive; the thread waits for nothing that it stored before, as it does at a barrier
-// of the cluster.
-template <u32 N>
-FW_FN void store_async(void* own, const u32 (&words)[4 * N], u64* barrier, u32 rank) {
-  u32 to, there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(own)), "r"(rank));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(barrier)), "r"(rank));
-#pragma unroll
-  for (u32 i = 0; i < N; ++i)
-    asm volatile(
-        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to +
-                                                                                                                16 * i),
-        "r"(words[4 * i]), "r"(words[4 * i + 1]), "r"(words[4 * i + 2]), "r"(words[4 * i + 3]), "r"(there)
-        : "memory");
-}
-
-// A multiple of 16 bytes from global to shared memory, both aligned to 16. The barrier counts them as they arrive.
-// Called by one thread.
-FW_FN void copy_bulk(void* shared, const void* global, u32 bytes, u64* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(shared)),
-               "l"(global), "r"(bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-#endif  // FW_SM90
 
 }  // namespace fw
 '''
@@ -4421,30 +2607,6 @@ FW_FN Team make_team(u32 team_bits, u32 lane_bits, u32 cluster_bits = 0) {
   return team;
 }
 
-// Of columns in registers the threads of a warp with the same V columns share out what is done for a column: each has
-// one of them for its own, and is in a team with those that have the same one. A block has one team of columns, with no
-// more than a warp's of them side by side.
-FW_FN constexpr u32 own_bits() {
-  u32 bits = 0;
-  while ((1 << bits) < V) ++bits;
-  return bits;
-}
-
-// The sums of a thread's own column, over all threads of the warp that have sums of it: at each exchange a thread keeps
-// half of the columns, and gives away the other.
-template <template <int> class Sums, int W>
-FW_FN Sums<1> own_column(const Team& team, const Sums<W>& sums) {
-  if constexpr (W == 1) {
-    return sums;
-  } else {
-    const u32 offset = u32{W / 2} << team.lane_bits;
-    const bool upper = (lane_index() & offset) != 0;
-    Sums<W / 2> mine = sums.half(upper);
-    mine.merge(sums.half(!upper).exchanged(offset));
-    return own_column(team, mine);
-  }
-}
-
 #if FW_ITEMS > 0
 // Threads that a row of FW_ROW vectors needs; what is known here need not be computed for every vector.
 FW_FN constexpr u32 row_team_bits() {
@@ -4476,86 +2638,6 @@ struct alignas(16) Slot {  // in memory; S itself is not padded, so that copies 
   S sums;
 };
 
-template <class... Sums>
-FW_FN constexpr u32 widest_slot() {
-  u32 most = 16;
-  ((most = sizeof(Slot<Sums>) > most ? static_cast<u32>(sizeof(Slot<Sums>)) : most), ...);
-  return most;
-}
-
-// Blocks of a cluster send what they have to where another will read it, and a barrier there counts what arrives. A
-// barrier of the cluster would wait for all that a thread has stored and asked for. A block that has got what the
-// others sent may end: they wait for what it sent.
-FW_FN void open_mail([[maybe_unused]] u32 cluster_bits, [[maybe_unused]] u64* barriers, [[maybe_unused]] u32 count) {
-#if FW_SENDS
-  if (cluster_bits == 0) return;
-  if (thread_index() == 0) {
-    for (u32 i = 0; i < count; ++i) mbarrier_init(barriers + i, 1);
-    mbarrier_fence();
-  }
-  cluster_arrive_relaxed();
-#endif
-}
-
-// Before anything is sent: the barriers of all blocks are there.
-FW_FN void join_cluster([[maybe_unused]] u32 cluster_bits) {
-#if FW_SENDS
-  if (cluster_bits != 0) cluster_wait();
-#endif
-}
-
-FW_FN void expect_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 bytes) {
-#if FW_SENDS
-  if (thread_index() == 0) mbarrier_arrive_expect(barrier, bytes);
-#endif
-}
-
-template <class S>
-FW_FN void send([[maybe_unused]] const S& what, [[maybe_unused]] void* place, [[maybe_unused]] u64* barrier,
-                [[maybe_unused]] u32 block) {
-#if FW_SENDS
-  constexpr u32 pieces = sizeof(Slot<S>) / 16;
-  union {
-    u32 words[pieces * 4];
-    S what;
-  } sent = {};
-  sent.what = what;
-  store_async<pieces>(place, sent.words, barrier, block);
-#endif
-}
-
-FW_FN void wait_for_mail([[maybe_unused]] u64* barrier, [[maybe_unused]] u32 parity) {
-#if FW_SENDS
-  mbarrier_wait_cluster(barrier, parity);
-#endif
-}
-
-// The blocks that a team is spread over exchange their sums through two buffers in turn. A block sends when all of its
-// threads have done with the exchange before, and needs what all blocks sent to end one: nobody leaves sums in a buffer
-// while another still reads it, and nothing else holds the blocks together. The buffers and their barriers are the last
-// of the shared memory before `end`.
-template <class... Sums>
-FW_FN void begin_cluster(Team& team, char* end) {
-  if (team.cluster_bits == 0) return;
-  team.buffer_bytes = widest_slot<Sums...>() << (team.cluster_bits + team.lane_bits);
-  team.buffers = end - 16 - 2 * team.buffer_bytes;
-  open_mail(team.cluster_bits, reinterpret_cast<u64*>(end) - 2, 2);
-}
-
-template <class S>
-FW_FN void exchange(Team& team, S& sums) {
-  const u32 which = team.exchanges & 1, parity = (team.exchanges >> 1) & 1, width = team.lanes();
-  ++team.exchanges;
-  u64* const arrived = reinterpret_cast<u64*>(team.buffers + 2 * team.buffer_bytes) + which;
-  Slot<S>* const slots = reinterpret_cast<Slot<S>*>(team.buffers + which * team.buffer_bytes) + team.lane;
-  expect_mail(arrived, static_cast<u32>(sizeof(Slot<S>)) << (team.cluster_bits + team.lane_bits));
-  for (u32 block = thread_index() >> team.lane_bits; block < team.blocks(); block += 1u << team.bits_in_block())
-    send(sums, slots + team.block() * width, arrived, block);
-  wait_for_mail(arrived, parity);
-  sums = slots->sums;
-  for (u32 block = 1; block < team.blocks(); ++block) sums.merge(slots[block * width].sums);
-}
-
 // Combines the sums of a team's threads, in an order that depends on the shape of the block alone; every thread gets
 // the result. Within a warp by exchange, between warps through shared memory, and where the team is spread over a
 // cluster, each of its blocks tells all of them its sums. A team of more than one warp is alone in its block. S has
@@ -4582,10 +2664,7 @@ FW_FN void reduce(Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
-  } else if (team.cluster_bits != 0) {
-    barrier();  // as above, for the exchange
   }
-  if (team.cluster_bits != 0) exchange(team, sums);
 }
 
 // What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave
@@ -4616,47 +2695,6 @@ FW_FN void add_stretches(T (&values)[V], u32 bits, char* memory, u32 which) {
 #pragma unroll 4
   for (t += 1u << bits; t < block_threads(); t += 1u << bits) add_vector(stretch_slot<T>(memory, which, t), values);
 }
-
-// What blocks of a cluster hold at the same place, one of 2^bits, is added up by the block that owns the place, in the
-// order of the blocks. Each owns a stretch of the places, and all send it theirs: EACH vectors of each of the types T.
-// Its memory, and behind it the barrier, are the last of the shared memory before `end`.
-template <u32 EACH, class... T>
-struct Mailbox {
-  u32 bits, cluster_bits;
-  u64* arrived;
-  char* memory;
-
-  static constexpr u32 COUNT = EACH * sizeof...(T);
-  static constexpr u32 room = widest_slot<Vector<T, V>...>();  // for a vector
-  static constexpr u32 sent =
-      EACH * (u32{0} + ... + static_cast<u32>(sizeof(Slot<Vector<T, V>>)));  // narrow ones fill it in part
-  FW_FN Mailbox(u32 place_bits, u32 of_cluster, char* end) : bits(place_bits), cluster_bits(of_cluster) {
-    arrived = reinterpret_cast<u64*>(end) - 1;
-    memory = end - 16 - ((COUNT * room) << bits);
-    open_mail(cluster_bits, arrived, 1);
-  }
-  FW_FN void expect() const { expect_mail(arrived, sent << bits); }
-  FW_FN u32 own_bits() const { return bits - cluster_bits; }
-  FW_FN u32 owner() const { return (thread_index() & ((1u << bits) - 1)) >> own_bits(); }
-  FW_FN char* slot(u32 from, u32 which) const {
-    const u32 place = thread_index() & ((1u << own_bits()) - 1);
-    return memory + (((from * COUNT + which) << own_bits()) + place) * room;
-  }
-  template <class N>
-  FW_FN void send(const N (&values)[V], u32 which) const {
-    Vector<N, V> vector;
-#pragma unroll
-    for (int i = 0; i < V; ++i) vector[i] = values[i];
-    fw::send(vector, slot(rank_in_cluster(cluster_bits), which), arrived, owner());
-  }
-  template <class N>
-  FW_FN void add_up(N (&values)[V], u32 which) const {
-    load_vector(reinterpret_cast<const N*>(slot(0, which)), plain, values);
-#pragma unroll 4
-    for (u32 from = 1; from < 1u << cluster_bits; ++from)
-      add_vector(reinterpret_cast<const N*>(slot(from, which)), values);
-  }
-};
 
 // Two branches that are never taken, `bits` being a number of bits, hold the assembler to the order of the text. Loads
 // above the first are issued above it: it would move them down to where registers are free, and then nothing is on its
@@ -4917,80 +2955,6 @@ struct Tiling {
 
 constexpr int widest_in_tile = 4;  // elements; a thread turns squares of them in its registers
 
-// The tile of a block of 256 threads, in vectors, and how many of them cover the kernel's two axes.
-struct TileShape {
-  static constexpr int64_t threads = 256, shortest = 4;
-  int64_t items;          // vectors along that a thread computes
-  int64_t width, length;  // across and along
-  int64_t tiles_across, tiles_along;
-  int64_t shared_bytes;
-};
-
-// The axis along which most bytes lie, of those operands that do not lie along the line.
-inline Tiling find_tiling(const KernelLoops& code, const Geometry& g) {
-  Tiling best;
-  if (!code.cuda.can_tile) return best;
-  const auto inner = static_cast<size_t>(code.nest.inner);
-  if (g.sizes[inner] < TileShape::shortest) return best;
-  int64_t most = 0;
-  for (int a : code.nest.reduced) {
-    const auto axis = static_cast<size_t>(a);
-    if (g.sizes[axis] < TileShape::shortest) continue;
-    Tiling found;
-    found.across = a;
-    int64_t bytes = 0;
-    for (const CudaLoops::Vector& v : code.cuda.vectors) {
-      const auto operand = static_cast<size_t>(v.operand);
-      const int64_t along = g.stride(operand, inner);
-      if (along == 0 || along == 1 || g.stride(operand, axis) != 1) continue;
-      found.operands |= uint64_t{1} << operand;
-      bytes += size_of(code.operands[operand].dtype);
-    }
-    if (bytes > most) best = found, most = bytes;
-  }
-  return best;
-}
-
-// What a block of 256 threads can turn at a time (kernels/cuda_tile.h): both sides of the tile have room for all of it,
-// and so has shared memory, whose lines are powers of two.
-inline bool tile_fits(const TileShape& shape, int64_t across_vector) {
-  const int64_t elements_across = shape.width * across_vector, threads = TileShape::threads;
-  return shape.width <= threads && shape.length <= threads &&
-         power_of_two_from(shape.length) * elements_across <= threads * shape.items &&
-         shape.items * (threads / shape.length) >= elements_across &&
-         shape.items / across_vector * (threads / shape.width) >= shape.length;
-}
-
-// Whole lines of memory on both sides. An axis that is shorter is covered as it is, and the tile is longer on the
-// other.
-inline TileShape tile_shape(const KernelLoops& code, const Geometry& g, const Tiling& tiling, int vector) {
-  TileShape shape;
-  shape.items = vector > 1 ? std::max(vector, 4) : 8;
-  const int64_t across = ceil_div(g.sizes[static_cast<size_t>(tiling.across)], tiling.vector);
-  const int64_t along = g.sizes[static_cast<size_t>(code.nest.inner)] / vector;
-  shape.width = std::min<int64_t>(across, tiling.vector > 1 ? 16 : 32);
-  shape.length = std::min<int64_t>(along, vector > 1 ? 16 : 32);
-  auto grow = [&](int64_t TileShape::*side, int64_t most) {
-    TileShape larger = shape;
-    larger.*side = std::min(2 * (shape.*side), most);
-    if (larger.*side == shape.*side || !tile_fits(larger, tiling.vector)) return false;
-    shape = larger;
-    return true;
-  };
-  while (grow(&TileShape::width, across) || grow(&TileShape::length, along)) {
-  }
-  // No tile has less to do than the others.
-  shape.tiles_across = ceil_div(across, shape.width);
-  shape.tiles_along = ceil_div(along, shape.length);
-  shape.width = ceil_div(across, shape.tiles_across);
-  shape.length = ceil_div(along, shape.tiles_along);
-  shape.shared_bytes = 0;
-  for (size_t o = 0; o < code.operands.size(); ++o)
-    if (tiling.has(o))
-      shape.shared_bytes += size_of(code.operands[o].dtype) * TileShape::threads * shape.items * vector;
-  return shape;
-}
-
 // What a launch may choose; all else follows from it and from the sizes of the call.
 struct LaunchChoice {
   int32_t vector = 1;     // elements that a thread reads at once
@@ -5118,14 +3082,10 @@ class CudaRules {
   bool has(const Variant& variant) const {
     return std::find(variants_.begin(), variants_.end(), variant) != variants_.end();
   }
-  // Those that serve rows of any length.
-  std::vector<Variant> variants_for_all_rows() const;
-  std::vector<std::string> entries(const Variant& variant) const;
   void merge_loops(Geometry& g) const;
   void bind(Call& call, Geometry g, const std::vector<const Tensor*>& operands) const;
   // Of operands that go through tiles, what they are in memory does not matter to vectors along the line.
   bool vectors_fit(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling = {}) const;
-  bool vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
   bool vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
                    int64_t elements) const;
   bool needs_wide(const Geometry& g) const;
@@ -5134,24 +3094,17 @@ class CudaRules {
   // By rule, for vectors of a width.
   LaunchChoice rule(Call& call, int vector) const;
   LaunchChoice rule_rows(Call& call) const;
-  std::optional<LaunchChoice> rule_clusters(Call& call) const;
   LaunchChoice rule_walking(const Call& call) const;
-  LaunchChoice rule_columns(Call& call) const;
   // Elements in the vectors of columns in registers: the values of a thread's columns take registers, too.
   int held_columns(int vector) const { return std::min(vector, 4); }
-  // Columns by vectors of that width; of single elements a thread holds as many as of vectors.
-  LaunchChoice in_registers(int vector) const;
   // The shape that follows from a choice. False: kernels of this choice cannot run these sizes.
   bool plan(Call& call, const LaunchChoice& choice) const;
-  bool plan_tiled(Call& call, const std::vector<const Tensor*>& operands) const;
   void plan_pointwise(Call& call, const LaunchChoice& choice) const;
   void plan_rows(Call& call, const LaunchChoice& choice) const;
-  void plan_columns(Call& call, const LaunchChoice& choice) const;
   int64_t blocks_at_a_time(const Call& call) const;
   void share_rows(Call& call, int64_t anchors, int64_t most_parts, int scale) const;
   void split_elements(Call& call, int64_t rows, int scale) const;
   bool possible(const Call& call) const;
-  Variant tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands, const Tiling& tiling) const;
   // Of a variant with rows in registers: see kernels/cuda_loops.h.
   struct Held {
     int64_t depth, ahead, fixed, slot, most_threads;
@@ -5165,6 +3118,7 @@ class CudaRules {
 
   size_t first_partial(const Call& call) const;
   bool add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool add_side_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
   bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;
@@ -5205,7 +3159,6 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   choice.items = code_.cuda.items[0];
   choice.threads = 128;
   if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
-  if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
   return choice;
 }
 
@@ -5229,7 +3182,6 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
   if (plan(c, choice)) return choice;
-  if (const auto together = rule_clusters(c)) return *together;
   set_vector(c, c.variant.vector);
   return rule_walking(c);
 }
@@ -5241,60 +3193,6 @@ inline LaunchChoice CudaRules::rule_walking(const Call& c) const {
   choice.split = c.anchors * c.walked < 2 * c.processors;
   choice.threads = choice.split ? 256 : 512;
   choice.scale = choice.split || code_.cuda.has_sides() ? 0 : 3;
-  return choice;
-}
-
-// Longer rows are held by the blocks of a cluster together, as few of them as can; by more where processors would be
-// idle. Of very few rows more blocks can work on one than a cluster has.
-inline std::optional<LaunchChoice> CudaRules::rule_clusters(Call& c) const {
-  LaunchChoice choice;
-  choice.vector = c.variant.vector;
-  choice.items = code_.cuda.items.back();
-  choice.threads = 128;
-  const int64_t rows = c.anchors * c.walked;
-  std::optional<LaunchChoice> best;
-  for (choice.cluster = 2; choice.cluster <= largest_cluster_anywhere; choice.cluster *= 2) {
-    if (best && rows * best->cluster >= c.processors) break;
-    // Many rows even out what the device does not do at one speed; of few, a cluster asks for the next one ahead.
-    choice.scale = !code_.cuda.has_sides() && rows * choice.cluster > 64 * c.processors ? 3 : 0;
-    if (rows * choice.cluster * 2 >= c.processors && plan(c, choice)) best = choice;
-    set_vector(c, choice.vector);
-  }
-  return best;
-}
-
-inline LaunchChoice CudaRules::in_registers(int vector) const {
-  LaunchChoice choice;
-  choice.vector = held_columns(vector);
-  choice.items = code_.cuda.items[0];
-  if (choice.vector == 1) choice.items = std::min(choice.items * held_columns(widest_), 32);
-  choice.threads = 512;
-  choice.lanes = 32 / choice.vector;
-  return choice;
-}
-
-// In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
-inline LaunchChoice CudaRules::rule_columns(Call& c) const {
-  const int vector = c.variant.vector;
-  LaunchChoice choice = in_registers(vector);
-  // Few rows are those of a warp alone, which waits for no other; it holds no more than it needs, and many fit.
-  for (int items : code_.cuda.items)
-    if (has({choice.vector, items, false, {}}) && 32 / choice.lanes * items >= c.elements)
-      choice.items = std::min(choice.items, items);
-  const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-  const int64_t threads = std::min(team * choice.lanes, std::max<int64_t>(team * 8, 256));
-  choice.threads = static_cast<int>(std::clamp<int64_t>(threads, 32, 512));
-  if (choice.threads == 32) choice.scale = 2;
-  if (plan(c, choice)) {
-    const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
-    if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
-  }
-  choice.vector = vector;
-  choice.items = 0;
-  choice.threads = 128;
-  choice.lanes = 16;
-  choice.split = 1;
-  choice.scale = 0;
   return choice;
 }
 
@@ -5313,46 +3211,9 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   c.variant.cluster = choice.cluster > 1 && spreads_teams();
   c.threads = choice.threads;
   c.cluster = choice.cluster;
-  if (code_.nest.kind == Loops::Kind::pointwise)
-    plan_pointwise(c, choice);
-  else if (code_.nest.kind == Loops::Kind::column)
-    plan_columns(c, choice);
-  else
-    plan_rows(c, choice);
+  if (code_.nest.kind == Loops::Kind::pointwise) plan_pointwise(c, choice);
+  if (code_.nest.kind == Loops::Kind::row) plan_rows(c, choice);
   return possible(c);
-}
-
-inline CudaRules::Variant CudaRules::tiled_variant(const Geometry& g, const std::vector<const Tensor*>& operands,
-                                                   const Tiling& tiling) const {
-  const int widest = std::min(widest_, widest_in_tile);
-  const int vector = vectors_fit(g, operands, tiling) ? widest : 1;
-  Tiling with_vector = tiling;
-  with_vector.vector = vectors_fit_across(g, operands, tiling) ? widest : 1;
-  return {vector, static_cast<int>(tile_shape(code_, g, with_vector, vector).items), needs_wide(g), with_vector};
-}
-
-// If operands need tiles that fit, and their variant is at hand.
-inline bool CudaRules::plan_tiled(Call& c, const std::vector<const Tensor*>& operands) const {
-  const Tiling tiling = find_tiling(code_, c.g);
-  if (tiling.operands == 0) return false;
-  const Variant variant = tiled_variant(c.g, operands, tiling);
-  const TileShape shape = tile_shape(code_, c.g, variant.tiling, variant.vector);
-  if (shape.shared_bytes > c.shared_limit) return false;
-  int64_t& across = c.g.sizes[static_cast<size_t>(tiling.across)];
-  const int64_t line = c.g.sizes[static_cast<size_t>(code_.nest.inner)];
-  if (!tiles_are_ready(c, variant)) return false;
-  c.variant = variant;
-  c.tile_bytes = shape.shared_bytes;
-  c.parts = shape.width;
-  c.share = c.lanes = shape.length;
-  c.tiles = shape.tiles_along;
-  c.rows = shape.tiles_across;
-  c.line = line / variant.vector;
-  c.walked = across;
-  across = 1;  // rows are placed at its beginning, and move across from there
-  c.anchors = c.g.extent(code_.nest.reduced);
-  c.blocks = c.anchors * c.rows * c.tiles;
-  return true;
 }
 
 inline void CudaRules::plan_pointwise(Call& c, const LaunchChoice& choice) const {
@@ -5426,7 +3287,9 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
-  return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
+  uint32_t bytes = slot_bytes(c);
+  if (c.variant.items != 0) bytes += static_cast<uint32_t>(held(c.variant).slot * c.threads);
+  return bytes;
 }
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
@@ -5485,30 +3348,14 @@ inline void CudaRules::plan_rows(Call& c, const LaunchChoice& choice) const {
   c.total_parts = c.parts;
 }
 
-inline void CudaRules::plan_columns(Call& c, const LaunchChoice& choice) const {
-  c.lanes = std::min<int64_t>(power_of_two_from(c.line), choice.lanes);
-  if (choice.items != 0) {
-    const int64_t team = power_of_two_from(ceil_div(c.elements, choice.items));
-    c.lanes = std::clamp<int64_t>(c.threads * c.cluster / team, 1, c.lanes);
-  }
-  c.team = c.threads * c.cluster / c.lanes;
-  c.tiles = ceil_div(c.line, c.lanes);
-  c.walked = c.parts = c.blocks = c.anchors * c.tiles;
-  if (choice.split) {
-    split_elements(c, c.walked, choice.scale);
-    c.split = c.splits > 1;
-  } else if (possible(c)) {
-    share_rows(c, 1, c.walked, choice.scale);
-  }
-}
-
 // What the kernels' texts take for granted: all refusals of a choice stand here.
 inline bool CudaRules::possible(const Call& c) const {
   const bool pointwise = code_.nest.kind == Loops::Kind::pointwise;
   const int64_t span = c.team * c.lanes;
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
-  const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
+  int64_t most = pointwise || c.split ? 256 : 512;
+  if (!pointwise && !c.split && c.variant.items != 0) most = held(c.variant).most_threads;
   if (c.threads < 32 || c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of rows or columns in registers, and each of its blocks has threads of every lane; or it has
   // sums on the side, and each of its blocks owns some of their places.
@@ -5564,35 +3411,6 @@ inline void CudaRules::merge_loops(Geometry& g) const {
   loops_.merge(g, code_.cuda.walked_axes, nest.inner, LoopGeometry::Text::own_axes);
 }
 
-inline std::vector<CudaRules::Variant> CudaRules::variants_for_all_rows() const {
-  std::vector<Variant> result;
-  std::vector<int> items = code_.cuda.items;
-  if (code_.nest.kind != Loops::Kind::pointwise) items.push_back(0);
-  for (int n : items) {
-    const bool columns = holds_columns(n);
-    const int widest = columns ? held_columns(widest_) : widest_;
-    result.push_back({widest, n, false, {}});
-    if (columns && n == items[0]) result.push_back({widest, n, false, {}, 0, true});
-    // Single elements are the exception: the variants that the rule takes serve all sizes.
-    bool by_rule = n == items[0] || n == 0;
-    if (code_.nest.kind == Loops::Kind::row) by_rule = n == 0 || n >= items[items.size() - 3];
-    if (widest > 1 && by_rule) result.push_back({1, columns ? in_registers(1).items : n, false, {}});
-  }
-  return result;
-}
-
-// The kernels of a variant: for whole rows, for each sweep over split ones, for the parts of sums on the side.
-inline std::vector<std::string> CudaRules::entries(const Variant& variant) const {
-  std::vector<std::string> result{code_.name};
-  if (code_.nest.kind == Loops::Kind::pointwise || variant.items != 0) return result;
-  const CudaLoops::Walking& walking = code_.cuda.walking;
-  for (int p = 0; p <= walking.stages; ++p) result.push_back(code_.name + "_phase" + std::to_string(p));
-  for (int p = 0; p < walking.stages; ++p)
-    if (!walking.sums[static_cast<size_t>(p)].empty()) result.push_back(code_.name + "_merge" + std::to_string(p));
-  if (code_.cuda.has_sides()) result.push_back(code_.name + "_sides");
-  return result;
-}
-
 // Whether an operand lies along this axis in whole vectors, whose addresses are multiples of their size.
 inline bool CudaRules::vector_fits(const Geometry& g, const Tensor& tensor, const CudaLoops::Vector& of, int along,
                                    int64_t elements) const {
@@ -5615,17 +3433,6 @@ inline bool CudaRules::vectors_fit(const Geometry& g, const std::vector<const Te
   for (const CudaLoops::Vector& v : code_.cuda.vectors) {
     const auto operand = static_cast<size_t>(v.operand);
     if (!tiling.has(operand) && !vector_fits(g, *operands[operand], v, v.axis, widest)) return false;
-  }
-  return true;
-}
-
-inline bool CudaRules::vectors_fit_across(const Geometry& g, const std::vector<const Tensor*>& operands,
-                                          const Tiling& tiling) const {
-  const int widest = std::min(widest_, widest_in_tile);
-  if (g.sizes[static_cast<size_t>(tiling.across)] % widest != 0) return false;
-  for (const CudaLoops::Vector& v : code_.cuda.vectors) {
-    const auto operand = static_cast<size_t>(v.operand);
-    if (tiling.has(operand) && !vector_fits(g, *operands[operand], v, tiling.across, widest)) return false;
   }
   return true;
 }
@@ -5673,7 +3480,12 @@ inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     if (c.partial.back())
       result.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
-  if (!code_.cuda.has_sides()) return false;
+  if (code_.cuda.has_sides()) return add_side_memory(c, operands, result);
+  return false;
+}
+
+// Those for sums on the side.
+inline bool CudaRules::add_side_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   c.side_strides.assign(c.g.axes, 0);
   c.total_strides.assign(c.g.axes, 0);
   int64_t stride = 1;
@@ -5787,29 +3599,30 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
-  if (!sides_in_parts) return result;
-  // The parts of sums on the side: neighbouring results side by side, a team for each.
-  int64_t outputs = 1, terms = 1;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
-    const bool position = code_.cuda.position_side[side++];
-    const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    outputs = std::max(outputs, results);
-    terms = std::max(terms, parts * c.anchors / results);
+  if (sides_in_parts) {
+    // The parts of sums on the side: neighbouring results side by side, a team for each.
+    int64_t outputs = 1, terms = 1;
+    size_t side = 0;
+    for (size_t o = 0; o < code_.operands.size(); ++o) {
+      if (!code_.operands[o].side) continue;
+      const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
+      const bool position = code_.cuda.position_side[side++];
+      const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
+      outputs = std::max(outputs, results);
+      terms = std::max(terms, parts * c.anchors / results);
+    }
+    const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
+    c.variant.items = 0;
+    c.variant.row = 0;
+    c.variant.cluster = false;
+    c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
+    c.cluster = 1;
+    c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
+    c.team = std::max(team, 32 / c.lanes);
+    c.threads = c.team * c.lanes;
+    c.side_blocks = ceil_div(outputs, c.lanes);
+    start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
   }
-  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
-  c.variant.items = 0;
-  c.variant.row = 0;
-  c.variant.cluster = false;
-  c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
-  c.cluster = 1;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
-  c.team = std::max(team, 32 / c.lanes);
-  c.threads = c.team * c.lanes;
-  c.side_blocks = ceil_div(outputs, c.lanes);
-  start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
   return result;
 }
 
@@ -5946,7 +3759,7 @@ class CudaVariants : CudaRules {
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+    if (!plan(c, rule(c, c.widest)))
       throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
     return {{}, true, launches(c, call.operands)};
   }
@@ -6050,48 +3863,8 @@ class CudaKernel {
 
 # Each kernel: what runs it, its table, and the ways in which it is compiled.
 _TABLE = [
-    ("fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul";
-  k.operands = {
-      {"matmul", DType::f32, false, false, {{0}, {1, 2}}},
-      {"linear_bias", DType::f32, false, false, {{1, 2}}},
-      {"group_norm_weight", DType::f32, false, false, {{1, 2}}},
-      {"group_norm_bias", DType::f32, false, false, {{1, 2}}},
-      {"multiplier", DType::f32, false, false, {{1, 2}}},
-      {"mul", DType::f32, true, false, {{0}, {1, 2}}},
-  };
-  k.axes = {{false, false}, {false, false}, {false, false}};
-  k.numbers = {DType::f32, DType::f32};
-  k.nest.kind = Loops::Kind::row;
-  k.nest.kept = {0, 1};
-  k.nest.inner = 2;
-  k.nest.stages = 3;
-  k.cuda.anchor_axes = {1};
-  k.cuda.walked_axes = {0};
-  k.cuda.sums = {{4}, {4}, {}};
-  k.cuda.vectors = {{0, 2}, {1, 2}, {2, 2}, {3, 2}, {4, 2}, {5, 2}};
-  k.cuda.walking.stages = 2;
-  k.cuda.walking.sums = {{4, 4, 4, 4, 4}, {}};
-  k.cuda.walking.leaves_sums = {true, false};
-  k.cuda.walking.final_phase = false;
-  k.cuda.items = {1, 2, 4, 8};
-  k.cuda.ahead = {0};
-  k.cuda.fixed = {1, 2, 3, 4};
-  k.cuda.can_tile = false;
-''', [
-        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
-            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
-            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING],
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING],
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_WALKING],
-            ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
-    ]),
-    ("fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2", "CudaKernel", r'''
-  k.name = "fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_2";
+    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1, 2}}},
       {"linear_bias", DType::f32, false, false, {{1, 2}}},
@@ -6121,19 +3894,19 @@ _TABLE = [
   k.cuda.fixed = {1, 4, 5, 6};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul";
+    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2", "CudaKernel", r'''
+  k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1, 2}}},
       {"saved_matmul8", DType::f32, false, false, {{0}, {1, 2}}},
@@ -6169,17 +3942,17 @@ _TABLE = [
   k.cuda.fixed = {2, 5, 6, 7};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL], [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=0, AHEAD=0, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL], [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=32, FIXED=64, SLOT=192, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL_WALKING],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL], [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=8, FIXED=16, SLOT=64, THREADS=256, CLUSTER=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL_WALKING],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL_WALKING],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]

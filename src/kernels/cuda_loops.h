@@ -382,10 +382,14 @@ FW_FN void reduce(Team& team, S& sums) {
     for (u32 r = first + sharers; r < rows; r += sharers) sums.merge(slots[r * width + team.lane].sums);
     for (u32 offset = width; sharers > 1 && offset < rows * width && offset < warp_size; offset *= 2)
       sums.merge(sums.exchanged(offset));
+#ifndef FW_WITHOUT_CLUSTERS
   } else if (team.cluster_bits != 0) {
     barrier();  // as above, for the exchange
+#endif
   }
+#ifndef FW_WITHOUT_CLUSTERS
   if (team.cluster_bits != 0) exchange(team, sums);
+#endif
 }
 
 // What the threads of a block hold that stand at the same place in stretches of 2^bits threads is added up: all leave

@@ -154,7 +154,14 @@ inline bool CudaRules::add_memory(Call& c, const std::vector<const Tensor*>& ope
     if (c.partial.back())
       result.buffers.push_back({c.rows * c.splits * c.lanes * bytes, first_partial(c) + c.partial.size() - 1});
   }
-  if (!code_.cuda.has_sides()) return false;
+#ifndef FW_WITHOUT_SIDES
+  if (code_.cuda.has_sides()) return add_side_memory(c, operands, result);
+#endif
+  return false;
+}
+
+// Those for sums on the side.
+inline bool CudaRules::add_side_memory(Call& c, const std::vector<const Tensor*>& operands, Launches& result) const {
   c.side_strides.assign(c.g.axes, 0);
   c.total_strides.assign(c.g.axes, 0);
   int64_t stride = 1;
@@ -268,29 +275,32 @@ inline CudaRules::Launches CudaRules::launches(Call& c, const std::vector<const 
     }
     if (walking.final_phase) start(merge, entry("_phase", walking.stages), c.rows * c.lanes);
   }
-  if (!sides_in_parts) return result;
-  // The parts of sums on the side: neighbouring results side by side, a team for each.
-  int64_t outputs = 1, terms = 1;
-  size_t side = 0;
-  for (size_t o = 0; o < code_.operands.size(); ++o) {
-    if (!code_.operands[o].side) continue;
-    const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
-    const bool position = code_.cuda.position_side[side++];
-    const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
-    outputs = std::max(outputs, results);
-    terms = std::max(terms, parts * c.anchors / results);
+#ifndef FW_WITHOUT_SIDES
+  if (sides_in_parts) {
+    // The parts of sums on the side: neighbouring results side by side, a team for each.
+    int64_t outputs = 1, terms = 1;
+    size_t side = 0;
+    for (size_t o = 0; o < code_.operands.size(); ++o) {
+      if (!code_.operands[o].side) continue;
+      const int64_t results = std::max<int64_t>(operands[o]->elements(), 1);
+      const bool position = code_.cuda.position_side[side++];
+      const int64_t parts = position ? c.side_parts * c.elements * c.variant.vector : c.total_parts;
+      outputs = std::max(outputs, results);
+      terms = std::max(terms, parts * c.anchors / results);
+    }
+    const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
+    c.variant.items = 0;
+    c.variant.row = 0;
+    c.variant.cluster = false;
+    c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
+    c.cluster = 1;
+    c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
+    c.team = std::max(team, 32 / c.lanes);
+    c.threads = c.team * c.lanes;
+    c.side_blocks = ceil_div(outputs, c.lanes);
+    start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
   }
-  const int64_t team = terms <= 16 ? 1 : std::min<int64_t>(power_of_two_from(ceil_div(terms, 8)), 64);
-  c.variant.items = 0;
-  c.variant.row = 0;
-  c.variant.cluster = false;
-  c.partial.resize(c.sums(code_).size());  // of the text that walks over its rows, which may have fewer passes
-  c.cluster = 1;
-  c.lanes = std::min<int64_t>(team > 16 ? 8 : team > 1 ? 32 : 128, power_of_two_from(outputs));
-  c.team = std::max(team, 32 / c.lanes);
-  c.threads = c.team * c.lanes;
-  c.side_blocks = ceil_div(outputs, c.lanes);
-  start(c, code_.name + "_sides", c.side_blocks * static_cast<int64_t>(code_.cuda.position_side.size()));
+#endif
   return result;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 // A CUDA kernel's launches, chosen by rules that depend on the sizes of a call alone. cuda_shape.h has the rules and
-// what follows from a choice, cuda_arguments.h what the launches are handed.
+// what follows from a choice, cuda_arguments.h what the launches are handed. An emitted file has no parts between
+// `#ifndef FW_WITHOUT_...` and `#endif` that its kernels do not need (emit/extension.py).
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -187,6 +188,7 @@ class CudaRules {
 
   size_t first_partial(const Call& call) const;
   bool add_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
+  bool add_side_memory(Call& call, const std::vector<const Tensor*>& operands, Launches& launches) const;
   bool sides_are_results(const Call& call, const std::vector<const Tensor*>& operands) const;
   std::vector<char> pack(const Call& call) const;
   Launches launches(Call& call, const std::vector<const Tensor*>& operands) const;

@@ -29,8 +29,12 @@ inline LaunchChoice CudaRules::rule(Call& c, int vector) const {
   choice.vector = vector;
   choice.items = code_.cuda.items[0];
   choice.threads = 128;
+#ifndef FW_WITHOUT_ROWS
   if (code_.nest.kind == Loops::Kind::row) choice = rule_rows(c);
+#endif
+#ifndef FW_WITHOUT_COLUMNS
   if (code_.nest.kind == Loops::Kind::column) choice = rule_columns(c);
+#endif
   return choice;
 }
 
@@ -54,7 +58,9 @@ inline LaunchChoice CudaRules::rule_rows(Call& c) const {
   // team more costs a buffer.
   if (!sides) choice.scale = choice.items == 1 ? 2 : 3;
   if (plan(c, choice)) return choice;
+#ifndef FW_WITHOUT_CLUSTERS
   if (const auto together = rule_clusters(c)) return *together;
+#endif
   set_vector(c, c.variant.vector);
   return rule_walking(c);
 }
@@ -101,7 +107,9 @@ inline LaunchChoice CudaRules::in_registers(int vector) const {
 // In registers, if a block can hold all rows of neighbouring columns that fill a sector of memory.
 inline LaunchChoice CudaRules::rule_columns(Call& c) const {
   const int vector = c.variant.vector;
-  LaunchChoice choice = in_registers(vector);
+  LaunchChoice choice;
+#ifndef FW_WITHOUT_HELD
+  choice = in_registers(vector);
   // Few rows are those of a warp alone, which waits for no other; it holds no more than it needs, and many fit.
   for (int items : code_.cuda.items)
     if (has({choice.vector, items, false, {}}) && 32 / choice.lanes * items >= c.elements)
@@ -114,6 +122,7 @@ inline LaunchChoice CudaRules::rule_columns(Call& c) const {
     const bool sector = c.lanes * c.variant.vector >= 8 || c.tiles == 1;
     if (sector && (c.walked * 2 >= c.processors || c.elements <= 64)) return choice;
   }
+#endif
   choice.vector = vector;
   choice.items = 0;
   choice.threads = 128;
@@ -138,12 +147,13 @@ inline bool CudaRules::plan(Call& c, const LaunchChoice& choice) const {
   c.variant.cluster = choice.cluster > 1 && spreads_teams();
   c.threads = choice.threads;
   c.cluster = choice.cluster;
-  if (code_.nest.kind == Loops::Kind::pointwise)
-    plan_pointwise(c, choice);
-  else if (code_.nest.kind == Loops::Kind::column)
-    plan_columns(c, choice);
-  else
-    plan_rows(c, choice);
+  if (code_.nest.kind == Loops::Kind::pointwise) plan_pointwise(c, choice);
+#ifndef FW_WITHOUT_COLUMNS
+  if (code_.nest.kind == Loops::Kind::column) plan_columns(c, choice);
+#endif
+#ifndef FW_WITHOUT_ROWS
+  if (code_.nest.kind == Loops::Kind::row) plan_rows(c, choice);
+#endif
   return possible(c);
 }
 
@@ -251,7 +261,11 @@ inline uint32_t CudaRules::slot_bytes(const Call& c) const {
 
 inline uint32_t CudaRules::shared_bytes(const Call& c) const {
   if (c.variant.tiling.operands != 0) return static_cast<uint32_t>(c.tile_bytes);
-  return slot_bytes(c) + (c.variant.items == 0 ? 0 : static_cast<uint32_t>(held(c.variant).slot * c.threads));
+  uint32_t bytes = slot_bytes(c);
+#ifndef FW_WITHOUT_HELD
+  if (c.variant.items != 0) bytes += static_cast<uint32_t>(held(c.variant).slot * c.threads);
+#endif
+  return bytes;
 }
 
 // Blocks that the device works on at a time. A cluster lies in one group of its processors, whose number is even, but
@@ -333,7 +347,10 @@ inline bool CudaRules::possible(const Call& c) const {
   const int64_t span = c.team * c.lanes;
   if (!has({c.variant.vector, c.variant.items, false, {}, c.variant.row, c.variant.cluster})) return false;
   // __launch_bounds__ of the entries
-  const int64_t most = pointwise || c.split ? 256 : c.variant.items == 0 ? 512 : held(c.variant).most_threads;
+  int64_t most = pointwise || c.split ? 256 : 512;
+#ifndef FW_WITHOUT_HELD
+  if (!pointwise && !c.split && c.variant.items != 0) most = held(c.variant).most_threads;
+#endif
   if (c.threads < 32 || c.threads > most || span > c.threads * c.spread() || c.blocks >= int64_t{1} << 31) return false;
   // A cluster is one team, of rows or columns in registers, and each of its blocks has threads of every lane; or it has
   // sums on the side, and each of its blocks owns some of their places.

@@ -21,7 +21,7 @@ from torch import nn
 from fusewright import _core, models
 from fusewright.benchmark.traffic import traffic_of
 from fusewright.commands import cli
-from fusewright.emit import emit, headers
+from fusewright.emit import emit, headers, tidy
 from fusewright.emit.capturing import tells_guards
 from fusewright.emit.explanation import eager_bytes
 from fusewright.errors import InputError
@@ -245,7 +245,7 @@ def test_it_reads_well(cuda_texts):
     assert re.search(r"#     t\d+ = sum\(square\(t\d+\), over n\d+\)", text)
     assert f"# {showcase.GROUP_NORM}.py:17: x = x * torch.sigmoid(x)" in text
     kernels = re.findall(r"^_FW_\w+ = r'''$(.*?)^'''$", text, re.M | re.S)
-    assert len(kernels) == len(set(kernels)) == 4  # forward and backward: rows in registers, and rows walked over
+    assert len(kernels) == len(set(kernels)) == 2  # forward and backward; rows in registers and rows walked over in one
 
 
 def test_cut_down_headers():
@@ -273,6 +273,179 @@ constexpr int one = 1, two = one + 1;
     kept = headers.trimmed(parts, ["y = fw::twice(x);  // not unused"])
     assert [part.names for part in kept] == [{"twice"}, {"helper"}]
     assert kept[0].text.startswith("// Twice.\n") and "slow" not in kept[1].text
+
+
+def test_only_called_functions_are_reached():
+    """A member of the same name reaches none, nor does a function of a class that is not used by a reached one."""
+    header = """namespace fw {
+FW_FN int remainder(int a) { return a; }
+struct Pair {
+  int quotient, remainder;
+};
+class Rules {
+  // The choice.
+  int rule(int x) const;
+  int other(int x) const;
+  int both(int x,
+           int y) const;
+};
+inline int Rules::rule(int x) const { return both(x, x); }
+inline int Rules::other(int x) const { return x; }
+inline int Rules::both(int x, int y) const { return x + y; }
+}  // namespace fw
+"""
+    parts = headers.members(headers.definitions(header))
+    kept = headers.trimmed(parts, ["Pair p; p.remainder = 1; Rules().rule(2)"])
+    text = "\n".join(part.text for part in kept)
+    assert "int remainder(" not in text and "other" not in text
+    assert "  // The choice.\n  int rule(int x) const;\n" in text and "Rules::both" in text and "int y) const;" in text
+
+
+def test_functions_of_other_types_are_gone():
+    header = """namespace fw {
+template <class T>
+FW_FN T exp(T x) { return tail(x); }
+FW_FN double tail(double x) { return x; }
+FW_FN float exp(float x) { return x; }
+FW_FN float to_float(half x) { return x; }
+template <class T>
+FW_FN T square(T x) { return x * x; }
+}  // namespace fw
+"""
+
+    def reached(text):
+        parts = headers.definitions(header)
+        return [part.text for part in headers.trimmed(headers.without_types(parts, [text], []), [text])]
+
+    assert [text.split("(")[0] for text in reached("float y = fw::exp(fw::square(x));")] == [
+        "FW_FN float exp", "template <class T>\nFW_FN T square",
+    ]  # fmt: skip
+    assert len(reached("double y = fw::exp(fw::square(x));")) == 4
+    assert len(reached("float y = fw::exp(fw::to_float(half{x}));")) == 2
+
+
+KERNEL = """
+namespace {
+using fw::V;
+struct Row {
+  float v2;
+  index o0;
+  index o1;
+  bool live;
+};
+
+FW_FN void place_row(const Args& a, [[maybe_unused]] index anchor, Row& row) {
+  (void)a;
+  row.o0 = 0 + anchor * static_cast<index>(a.strides[0][0]);
+  row.o1 = 0;
+}
+
+struct Values {
+  float in0[V];
+};
+struct Kept {
+};
+
+FW_FN void stage_0(const Args& a, const Row& row, const Values& x, Kept& kept, bool inside, float* sums) {
+  (void)a, (void)row, (void)kept;
+  [[maybe_unused]] const float number0 = a.numbers[0].as<float>();
+  [[maybe_unused]] const float number1 = a.numbers[1].as<float>();
+  [[maybe_unused]] constexpr int i = 0;
+  for (int i = 0; i < V; ++i) {
+    const float v0 = fw::convert<float>(x.in0[i]);
+    const float v1 = fw::mul(v0, number0);
+    const float v2 = fw::add(v1, 1.0f);
+    const float v3 = fw::square(v2);
+    if (inside) sums[i] += v3;
+  }
+}
+}  // namespace
+__global__ void kernel(const Args a) {
+  Row row;
+  place_row(a, 1, row);
+  Kept kept;
+  stage_0(a, row, x, kept, true, static_cast<float*>(a.pointers[1]) + row.o1);
+}
+"""
+
+
+def test_kernels_are_tidy():
+    """What a kernel does not use is gone, operations are formulas; what a thread does on condition stays so."""
+    text = tidy.tidy(KERNEL)
+    for gone in (
+        "(void)",
+        "maybe_unused",
+        "number1",
+        "constexpr int i",
+        "0 +",
+        "convert",
+        "Kept",
+        "kept",
+        "o1",
+        "fw::add",
+    ):
+        assert gone not in text, gone
+    assert "FW_FN void stage_0(const Args& a, const Values& x, bool inside, float* sums) {" in text
+    assert "const float v3 = fw::square((x.in0[i] * number0) + 1.0f);\n    if (inside) sums[i] += v3;" in text
+    assert "stage_0(a, x, true, static_cast<float*>(a.pointers[1]) + 0);" in text
+
+
+def test_two_texts_become_one():
+    first = "struct Row {\n  int a;\n};\n\nvoid load() {\n  fast();\n}\nvoid both() {}\n"
+    second = "struct Row {\n  int a;\n};\n\nvoid load() {\n  slow();\n}\nvoid both() {}\nvoid more() {}\n"
+    text = tidy.merged("FW_TILED", [first, second])
+    assert text.count("struct Row") == text.count("void both") == 1
+    for chosen, whole in ((True, first), (False, second)):
+        found = headers.resolve(text, {"FW_TILED": chosen})
+        assert [line for line in found.splitlines() if line] == [line for line in whole.splitlines() if line]
+
+
+def test_no_kernel_twice(cuda_texts):
+    """Without gradients the kernels of training run; short sums are PyTorch's; the same copy serves tensors of all
+    sizes."""
+    kernels = [name for name, *_ in executed(cuda_texts[showcase.BATCH_NORM])["_TABLE"]]
+    assert len(kernels) == 4 and not any("row_add" in name for name in kernels)
+    assert "torch.sum(" in cuda_texts[showcase.BATCH_NORM] and "backward: sum" in cuda_texts[showcase.BATCH_NORM]
+    texts = re.findall(r"^_FW_\w+ = r'''$(.*?)^'''$", (EMITTED / f"{showcase.CONV}.py").read_text(), re.M | re.S)
+    assert len(texts) == 4
+
+
+LINES = {showcase.CONV: 3250, showcase.CONV_TRANSPOSE: 3300, showcase.BATCH_NORM: 4800, showcase.GROUP_NORM: 4150}
+
+
+@pytest.mark.parametrize("name", showcase.NAMES)
+def test_only_what_the_kernels_need(name):
+    text = (EMITTED / f"{name}.py").read_text()
+    for word in ("FW_EMULATOR", "FW_WITHOUT", "mbarrier", "rule_clusters", "(void)a", "maybe_unused]] constexpr int i"):
+        assert word not in text
+    assert ("rule_rows" in text) == ("Kind::row;" in text)
+    assert ("rule_columns" in text) == ("Kind::column;" in text)
+    assert ("plan_tiled" in text) == ("TILED=" in text)
+    assert len(text.splitlines()) <= LINES[name]
+
+
+@pytest.mark.parametrize(
+    "condition, left",
+    [
+        ("#if YES && !defined(NO)", True),
+        ("#if NO || defined(NO)", False),
+        ("#ifndef NO", True),
+        ("#if OPEN >= 900 && (defined(NO) || OTHER * 100 >= 1201)", "#if OPEN >= 900 && OTHER * 100 >= 1201"),
+        ("#if NO || OPEN", "#if OPEN"),
+        ("#if (OPEN || OTHER) && YES", "#if (OPEN || OTHER)"),
+        ("#if !OPEN", "#if !OPEN"),
+    ],
+)
+def test_conditions_that_are_known_in_part(condition, left):
+    found = headers.resolve(f"{condition}\na\n#else\nb\n#endif\n", {"YES": True, "NO": False}).splitlines()
+    assert found == ([left, "a", "#else", "b", "#endif"] if isinstance(left, str) else ["a" if left else "b"])
+
+
+def test_branches_behind_a_known_one():
+    text = "#ifdef NO\na\n#elif OPEN\nb\n#elif YES\nc\n#else\nd\n#endif\n"
+    found = headers.resolve(text, {"YES": True, "NO": False})
+    assert found.splitlines() == ["#if OPEN", "b", "#else", "c", "#endif"]
+    assert headers.resolve(text, {"YES": True, "NO": False, "OPEN": False}) == "c\n"
 
 
 NVCC = shutil.which(os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc") if "CUDA_HOME" in os.environ else "nvcc")

@@ -19,6 +19,7 @@ from .graph import GraphWriter
 from .kernels import Kernels
 from .measuring import measured
 from .page import extension_section, helpers, kernels_section
+from .plans import is_short_sum
 from .regions import RegionWriter
 from .source import UserSource
 from .texts import identifier, literal, size_code, wrapped
@@ -271,9 +272,11 @@ def _summary(captures: dict[bool, Capture], regions: _Regions, backend: str) -> 
             if plan is None or not writer.in_first_mode:
                 continue
             emitted.bytes_of_a_step += sum(k["bytes_read"] + k["bytes_written"] for k in plan["kernels"])
-            for call, _, _ in plan["steps"]:
+            for call, kernel, _ in plan["steps"]:
                 if call >= 0:
                     emitted.library.append(f"{phase}: {plan['values'][call]['op']}")
+                elif is_short_sum(plan["kernels"][kernel], plan["values"]):
+                    emitted.library.append(f"{phase}: sum")
     for capture in captures.values():
         lines = [str(fallback) for fallback in capture.captured.fallbacks]
         emitted.fallbacks += [line for line in lines if line not in emitted.fallbacks]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from .. import _core
-from .headers import Definition, definitions, in_namespace, resolve, trimmed
+from .headers import Definition, definitions, in_namespace, members, resolve, trimmed, without_types
+from .kernels import Kernels
 
 # What both halves of an extension know: headers in the order in which they need each other.
 _SHARED = ["dtype", "tensor", "kernel_loops", "kernel_call"]
@@ -20,19 +21,28 @@ def plain_words(text: str) -> str:
     return re.sub(rf"\b({words})\b", lambda match: _OTHER_WORDS[match[1]], text)
 
 
-def kernel_prelude(
-    texts: list[str], preludes: list[str], rules: dict[str, str], cuda: bool
-) -> tuple[str, dict[str, str]]:
+def kernel_prelude(kernels: Kernels) -> tuple[str, dict[str, str]]:
     """What the kernels call: once for all, and the headers that stand again in front of each variant that has them. The
     rules of C++ kernels stand behind it, and use it."""
+    cuda = kernels.cuda
+    texts = [kernel.text() for kernel in kernels.found.values()]
     headers = {name: _without_callers(text) for name, text in _core.emitted_headers().items()}
-    known = {"FW_EMULATOR": False, "FW_APPROXIMATE": False}
+    known = {
+        "FW_EMULATOR": False,
+        "FW_APPROXIMATE": False,
+        "FW_CUDA": cuda,
+        "__CUDACC__": cuda,
+        "__CUDACC_RTC__": False,
+    }
+    known |= unneeded(kernels)
     if cuda:
-        known |= {"FW_CUDA": True}
+        known["FW_FMA"] = True
     names = ["prelude", "math", *(["cuda_device"] if cuda else ["cpu_loops"])]
     common = [part for name in names for part in definitions(resolve(headers[name], known))]
-    again = {name: trimmed(definitions(resolve(headers[name], known)), texts) for name in preludes}
-    extra = [] if cuda else list(rules.values())
+    again = {name: trimmed(definitions(resolve(headers[name], known)), texts) for name in kernels.preludes()}
+    extra = [] if cuda else list(kernels.rules().values())
+    if cuda:
+        common = without_types(common, texts, [part for parts in again.values() for part in parts])
     common = trimmed(common, [*texts, *(part.text for parts in again.values() for part in parts), *extra])
     return prelude_text(common), {name: prelude_text(parts) for name, parts in again.items()}
 
@@ -71,9 +81,34 @@ def shared_header() -> str:
     return _pasted([headers[name] for name in _SHARED])
 
 
-def rules_header(rules: dict[str, str]) -> str:
-    """How kernels are launched: the rules of the library, by the names of their headers."""
-    return _pasted(list(rules.values()))
+def rules_header(kernels: Kernels) -> str:
+    """How kernels are launched: the rules of the library, without those for other kinds of kernels."""
+    known = unneeded(kernels)
+    texts = [resolve(text, known) for text in kernels.rules().values()]
+    parts = members([part for text in texts for part in definitions(text)])
+    roots = [f"{kernel.described['runner']}\n{kernel.text()}" for kernel in kernels.found.values()]
+    return _as_header(texts, trimmed(parts, roots))
+
+
+def unneeded(kernels: Kernels) -> dict[str, bool]:
+    """The parts of headers that no kernel of the file needs, by the macros around them."""
+    tables = [kernel.described["table"] for kernel in kernels.found.values()]
+    variants = [
+        (kernel.described["table"], variant["defines"])
+        for kernel in kernels.found.values()
+        for variant in kernel.described["variants"]
+    ]
+    needed = {
+        "CLUSTERS": False,  # a file launches none
+        "ROWS": any("Kind::row;" in table for table in tables),
+        "COLUMNS": any("Kind::column;" in table for table in tables),
+        "SIDES": any("position_side" in table for table in tables),
+        "TILES": any("FW_TILED" in defines for _, defines in variants),
+        "HELD": any(
+            "Kind::pointwise;" not in table and "#define FW_ITEMS 0\n" not in defines for table, defines in variants
+        ),
+    }
+    return {f"FW_WITHOUT_{name}": not value for name, value in needed.items()}
 
 
 def torch_header() -> str:
@@ -84,6 +119,9 @@ def torch_header() -> str:
 
 
 def _pasted(headers: list[str]) -> str:
+    return _as_header(headers, [part for text in headers for part in definitions(text) if not part.names & _UNUSED])
+
+
+def _as_header(headers: list[str], parts: list[Definition]) -> str:
     includes = {line for text in headers for line in text.splitlines() if line.startswith("#include <")}
-    parts = [part for text in headers for part in definitions(text) if not part.names & _UNUSED]
     return plain_words("\n".join(sorted(includes)) + "\n\n" + in_namespace("fusewright", parts))

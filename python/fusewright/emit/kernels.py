@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from .tidy import merged, tidy
+
 _OPERAND = re.compile(r'\{"([^"]*)", DType')  # in a table of loops: an operand's name
 
 
@@ -18,8 +20,30 @@ class Kernel:
     phase: str
     key: tuple = ()
 
-    def share(self, names: list[str]) -> None:
-        """Another call hands it these operands: messages name what has the same name in all."""
+    def text(self) -> str:
+        """Its text as the file has it: one for all variants, with conditions where these differ."""
+        variants, texts = self.described["variants"], self.described["texts"]
+        if not any(variant["preludes"] for variant in variants):
+            return texts[0].replace('extern "C" ', "")
+        texts = list(map(tidy, texts))
+        if len(texts) == 1:
+            return texts[0]
+        general = variants[-1]["text"]  # for all sizes: by single elements, whose rows are walked over
+        tiled = any(variant["label"] == "tiled" for variant in variants)
+        return merged("FW_TILED" if tiled else "FW_ITEMS > 0", [texts[1 - general], texts[general]])
+
+    def share(self, described: dict, names: list[str]) -> None:
+        """Another call hands it these operands: messages name what has the same name in all. Variants for the sizes of
+        that call join the others."""
+        places = {}
+        for place, text in enumerate(described["texts"]):
+            if text not in self.described["texts"]:
+                self.described["texts"].append(text)
+            places[place] = self.described["texts"].index(text)
+        known = [(variant["fields"], variant["defines"]) for variant in self.described["variants"]]
+        for variant in described["variants"]:
+            if (variant["fields"], variant["defines"]) not in known:
+                self.described["variants"].insert(0, {**variant, "text": places[variant["text"]]})
         own = iter(_OPERAND.findall(self.described["table"]))
         places = iter(range(len(names)))
 
@@ -49,7 +73,9 @@ class Kernels:
     def add(self, described: dict, phase: str, readable) -> str:
         """The name under which the kernel stands in the file."""
         names = _OPERAND.findall(described["table"])
-        key = (described["texts"], _OPERAND.sub("", described["table"]), [v["defines"] for v in described["variants"]])
+        # The texts of all variants follow from the kernel, as the last one does, which serves all sizes.
+        general = described["texts"][described["variants"][-1]["text"]]
+        key = (general, _OPERAND.sub("", described["table"]))
         base = described["name"]
         for number in range(len(self.found) + 1):
             name = base if number == 0 else f"{base}_{number + 1}"
@@ -59,7 +85,7 @@ class Kernels:
                 self.found[name] = Kernel(name, _renamed(described, name, readable), formulas, phase, key)
                 return name
             if known.key == key:
-                known.share(list(map(readable, names)))
+                known.share(_renamed(described, name, readable), list(map(readable, names)))
                 return name
         raise AssertionError("unreachable")
 

@@ -46,12 +46,9 @@ def _raw(name: str, text: str) -> str:
     return f"{name} = r'''\n{text.strip()}\n'''\n"
 
 
-def _constants(kernel: Kernel) -> list[str]:
-    """The names under which a kernel's texts stand in the file."""
-    endings = [""] * len(kernel.described["texts"])
-    for variant in kernel.described["variants"]:
-        endings[variant["text"]] = f"_{variant['label'].upper()}" if variant["label"] else ""
-    return [f"_{kernel.name.upper()}{ending}" for ending in endings]
+def _constant(kernel: Kernel) -> str:
+    """The name under which a kernel's text stands in the file."""
+    return f"_{kernel.name.upper()}"
 
 
 def kernels_section(kernels: Kernels) -> str:
@@ -71,23 +68,15 @@ def kernels_section(kernels: Kernels) -> str:
             wrapped = textwrap.wrap(plain_words(formula), _WIDTH - 8, break_long_words=False) or [""]
             lines.append(f"#     {wrapped[0]}")
             lines += [f"#         {line}" for line in wrapped[1:]]
-        text = "\n".join(lines) + "\n"
-        for name, source in zip(_constants(kernel), kernel.described["texts"], strict=True):
-            text += _raw(name, plain_words(_tidy(source)))
-        parts.append(text)
+        parts.append("\n".join(lines) + "\n" + _raw(_constant(kernel), plain_words(kernel.text())))
     return "\n".join(parts)
-
-
-def _tidy(text: str) -> str:
-    return text.replace('extern "C" ', "")
 
 
 def extension_section(kernels: Kernels, arch: list[str], name: str) -> str:
     """The sources around the kernels, and the function that builds the extension when it is first needed. It stands
     behind the kernels, whose texts its table names."""
     cuda = kernels.cuda
-    texts = [text for kernel in kernels.found.values() for text in kernel.described["texts"]]
-    common, again = kernel_prelude(texts, kernels.preludes(), kernels.rules(), cuda)
+    common, again = kernel_prelude(kernels)
     parts = [
         "# What both halves of the extension know: the one that sees PyTorch, and the one with the kernels.",
         _raw("_SHARED", shared_header()),
@@ -103,7 +92,7 @@ def extension_section(kernels: Kernels, arch: list[str], name: str) -> str:
         "# How kernels are launched: the shape follows from the sizes of a call, by rules."
         if cuda
         else "# How the work of a kernel is shared out to threads.",
-        _raw("_RULES", rules_header(kernels.rules())),
+        _raw("_RULES", rules_header(kernels)),
         _build_section(kernels, arch, name),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"
@@ -116,7 +105,7 @@ def _build_section(kernels: Kernels, arch: list[str], name: str) -> str:
         table = described["table"].rstrip("\n")
         rows.append(f"    (\"{kernel.name}\", \"{described['runner']}\", r'''\n{table}\n''', [")
         for variant in described["variants"]:
-            constant = _constants(kernel)[variant["text"]]
+            constant = _constant(kernel)
             if kernels.cuda:
                 defines = ", ".join(f"{n}={v}" for n, v in re.findall(r"#define FW_(\w+) (\d+)", variant["defines"]))
                 entries = [entry.removeprefix(kernel.name) for entry in variant["entries"]]

@@ -14,6 +14,21 @@ _DTYPES = {
 }  # fmt: skip
 
 
+_SHORT_SUM = 1 << 20  # bytes at emission: PyTorch adds them up in one launch, too
+
+
+def is_short_sum(kernel: dict, values: list[dict]) -> bool:
+    """Whether PyTorch computes this kernel in the file: one sum of little, and nothing else."""
+    stored = [values[value] for value, store in kernel["operands"] if store]
+    read = [value for value, store in kernel["operands"] if not store]
+    return (
+        [node["op"] for node in stored] == ["sum"]
+        and stored[0]["operands"] == read
+        and stored[0]["dtype"] == values[read[0]]["dtype"] == "f32"
+        and kernel["bytes_read"] <= _SHORT_SUM
+    )
+
+
 class PlanWriter:
     """The lines that run one plan. Values are local variables; views of them come as they are needed."""
 
@@ -29,6 +44,7 @@ class PlanWriter:
             self.names[output["value"]] = self.names[plan["inputs"][output["into"]]]
         self._taken = set(self.names.values())
         self._views: set[int] = set()  # made by name()
+        self.kept = {output["value"] for output in plan["outputs"]}  # to the end of the plan
 
     def size(self, text: str) -> str:
         return size_code(text)
@@ -121,12 +137,35 @@ class PlanWriter:
             self._library(call)
         else:
             self._kernel(self.plan["kernels"][kernel])
-        outputs = {o["value"] for o in self.plan["outputs"]}
-        gone = [self.names[v] for v in release if v in self.names and v not in self.inputs and v not in outputs]
+        gone = [self.names[v] for v in release if v in self.names and v not in self.inputs | self.kept]
         if gone:
             self.lines.append("del " + ", ".join(dict.fromkeys(gone)))
 
+    def forget(self, saved: set[int]) -> list[tuple]:
+        """The steps of a plan whose saved values nobody wants: each is released after the last step that reads it."""
+        self.kept -= saved
+        last = dict.fromkeys(sorted(saved), 0)
+        for number, (call, kernel, _) in enumerate(self.plan["steps"]):
+            operands = [v for v, _ in self.plan["kernels"][kernel]["operands"]] if call < 0 else [call]
+            for value in operands + (self.values[call]["operands"] if call >= 0 else []):
+                while self.values[value]["kind"] == "movement":
+                    value = self.values[value]["operands"][0]
+                if value in last:
+                    last[value] = number
+        steps = [(call, kernel, list(release)) for call, kernel, release in self.plan["steps"]]
+        for value, number in last.items():
+            steps[number][2].append(value)
+        return steps
+
     def _kernel(self, kernel: dict) -> None:
+        if is_short_sum(kernel, self.values):
+            (source, _), (result, _) = sorted(kernel["operands"], key=lambda operand: operand[1])
+            if result not in self.names:  # it is not a buffer that the caller has
+                attributes = self.values[result]["attributes"]
+                dims, keep = list(attributes["dims"]), bool(attributes["keepdim"])
+                source = self.name(source)
+                self.lines.append(f"{self.new_name(result)} = torch.sum({source}, {dims}, keepdim={keep})")
+                return
         for value, store in kernel["operands"]:
             if store:
                 self.allocate(value)

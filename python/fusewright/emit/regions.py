@@ -10,6 +10,8 @@ from .kernels import Kernels
 from .plans import PlanWriter
 from .texts import as_tuple, identifier, indented, size_code, wrapped
 
+_HARDLY_MORE = 1.04  # times the bytes that kernels move
+
 
 class RegionWriter:
     """The text of one region: `run_<name>` for inference and, with gradients, the autograd function around it."""
@@ -32,6 +34,7 @@ class RegionWriter:
         self.training = _core.describe_region(graph, in_order, kernels.cuda, tf32) if any(in_order) else None
         if self.training and self.training["backward"] is None:
             self.training = None  # no path leads to any of them
+        self._unify_forward()
         self.in_first_mode = True  # of those that were captured, which is what the file's numbers are about
         own = [values[v]["attributes"]["name"] for v in inputs]
         self._words = dict(zip(own, self.input_names, strict=True))
@@ -39,6 +42,16 @@ class RegionWriter:
         plans = [self.inference["forward"], *((self.training or {}).get(key) for key in ("forward", "backward"))]
         symbols = dict.fromkeys(symbol[0] for plan in plans if plan for symbol in plan["symbols"])
         self._symbols = {symbol: f"n{number}" for number, symbol in enumerate(symbols)}
+
+    def _unify_forward(self) -> None:
+        """Without gradients, too, the kernels of training run where these write hardly more: a file has one of each."""
+        if self.training is None:
+            return
+        plans = [self.inference["forward"], self.training["forward"]]
+        moved = [sum(k["bytes_read"] + k["bytes_written"] for k in plan["kernels"]) for plan in plans]
+        calls = [[plan["values"][call]["op"] for call, *_ in plan["steps"] if call >= 0] for plan in plans]
+        if calls[0] == calls[1] and moved[1] <= _HARDLY_MORE * moved[0]:
+            self.inference = {**self.training, **{key: self.inference[key] for key in ("positive", "counts")}}
 
     def _named_sizes(self, text: str) -> str:
         return re.sub(r"\b[a-z]+\d+\b", lambda match: self._symbols.get(match[0], match[0]), text)
@@ -91,16 +104,17 @@ class RegionWriter:
         writer.write_symbols()
         writer.write_positive([text for text in described["positive"] if text not in plan["positive"]])
         writer.lines += [f"_more_than_one({size_code(text)})" for text in dict.fromkeys(described["counts"])]
-        for step in plan["steps"]:
+        users = described["user_outputs"] or len(plan["outputs"])
+        wanted = {output["value"] for output in plan["outputs"][: None if ctx else users]}
+        for step in writer.forget(writer.kept - wanted):
             writer.write_step(step)
         for position, output in enumerate(plan["outputs"]):
             if output["into"] >= 0 and position not in plan["in_place"]:
                 buffer = writer.names[plan["inputs"][output["into"]]]
                 writer.lines.append(f"{buffer}.copy_({writer.name(output['value'])})")
-        users = described["user_outputs"] if ctx else len(plan["outputs"])
         results: dict[int, str] = {}
         for position, output in enumerate(plan["outputs"]):
-            if output["into"] >= 0:
+            if output["into"] >= 0 or output["value"] not in wanted:
                 continue
             text = writer.result(output)
             if not text.isidentifier():

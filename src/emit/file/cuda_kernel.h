@@ -105,7 +105,10 @@ class CudaVariants : CudaRules {
     bind(c, loops_.bind(call.operands, call.sizes), call.operands);
     if (c.wide != wide_) return {{}, false, {}};
     if (wide_) c.widest = 1;
-    if (!plan_tiled(c, call.operands) && !plan(c, rule(c, c.widest)))
+#ifndef FW_WITHOUT_TILES
+    if (plan_tiled(c, call.operands)) return {{}, true, launches(c, call.operands)};
+#endif
+    if (!plan(c, rule(c, c.widest)))
       throw std::runtime_error(code_.name + ": tensors of these sizes are more than a launch can have");
     return {{}, true, launches(c, call.operands)};
   }

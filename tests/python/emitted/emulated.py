@@ -29,7 +29,7 @@ def source_of(written, headers, wide):
             number = len(handles)
             before = "".join(f"#define FW_{key} {value}\n" for key, value in defines.items())
             again = "".join(whole_of[text] for text in preludes)
-            text = text.replace("__global__ void", 'extern "C" __global__ void')
+            text = of_variant(text, defines).replace("__global__ void", 'extern "C" __global__ void')
             texts.append(pieces(f"text_{number}", before, "prelude()", again + text))
             names = ", ".join(name + entry for entry in entries)
             handles.append(f"namespace variant_{number} {{\nstatic char {names};\n}}\n")
@@ -45,6 +45,26 @@ def source_of(written, headers, wide):
         [written._SHARED, runtime, rules.replace("#include <cuda_runtime.h>", ""), pieces("prelude", prelude)]
         + [*texts, *handles, registration, tables, written._TORCH]
     )
+
+
+def of_variant(text, defines):
+    """The text as the preprocessor leaves it: the emulator finds entries in every branch of its conditions."""
+    answers = {"#if FW_TILED": "TILED" in defines, "#if FW_ITEMS > 0": defines.get("ITEMS", 0) > 0}
+    answers |= {f"#if !({condition[4:]})": not answer for condition, answer in answers.items()}
+    kept, stack = [], []  # of each open condition: is it one of these, is its branch kept
+    for line in text.splitlines():
+        if line.startswith("#if"):
+            stack.append([line in answers, answers.get(line, True)])
+            ours = stack[-1][0]
+        elif line.startswith("#else") and stack[-1][0]:
+            ours, stack[-1][1] = True, not stack[-1][1]
+        elif line.startswith("#endif"):
+            ours = stack.pop()[0]
+        else:
+            ours = False
+        if not ours and all(keeps for _, keeps in stack):
+            kept.append(line)
+    return "\n".join(kept) + "\n"
 
 
 def pieces(name, *parts):
