@@ -6,10 +6,10 @@ are built when the model first runs. Names, order and first values of all parame
 What was fused
   fw_pointwise_channels_last
     forward, pointwise schedule, reads 1.07 GB, writes 1.07 GB: channels_last
-  fw_pointwise_conv2d_mul_leaky_relu_gelu
-    forward, pointwise schedule, reads 1.06 GB, writes 1.06 GB: conv2d mul leaky_relu gelu
-  fw_column_conv2d_mul_leaky_relu_gelu
-    backward, column schedule, reads 2.11 GB, writes 1.06 GB: conv2d mul leaky_relu gelu
+  fw_pointwise_conv2d_bias_mul_leaky_relu_gelu
+    forward, pointwise schedule, reads 1.06 GB, writes 1.06 GB: conv2d_bias mul leaky_relu gelu
+  fw_column_backward_conv2d_bias_mul_leaky_relu_gelu
+    backward, column schedule, reads 2.11 GB, writes 1.06 GB: conv2d_bias mul leaky_relu gelu
   fw_pointwise_contiguous
     backward, pointwise schedule, reads 147 kB, writes 147 kB: contiguous
 
@@ -74,7 +74,7 @@ def _region_0_inference(x, conv_weight, conv_bias, multiplier):
     saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     del cast_4, cast_5
     mul_16 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_16],
+    _kernels().fw_pointwise_conv2d_bias_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_16],
         [n0, n4, n2 - 2, n3 - 2], [0.01])
     del saved0
     return (mul_16,)
@@ -96,7 +96,7 @@ class _Region0(torch.autograd.Function):
         saved0 = torch.ops.aten.convolution(cast_4, cast_5, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
         del cast_4, cast_5
         mul_16 = torch.empty((n0, n4, n2 - 2, n3 - 2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_conv2d_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_16],
+        _kernels().fw_pointwise_conv2d_bias_mul_leaky_relu_gelu([saved0, conv_bias, multiplier, mul_16],
             [n0, n4, n2 - 2, n3 - 2], [0.01])
         result_1 = _in_order(saved0, [0, 2, 3, 1])
         ctx.save_for_backward(x, conv_weight, conv_bias, multiplier, result_1)
@@ -121,8 +121,8 @@ class _Region0(torch.autograd.Function):
         mul_28 = torch.empty((n0, n2 - 2, n3 - 2, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
         sum_33 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
         sum_36 = torch.empty((1, 1, 1, n4), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
-        _kernels().fw_column_conv2d_mul_leaky_relu_gelu([saved_4, conv_bias, multiplier, cast_15, mul_28, sum_33,
-            sum_36], [n0, n4, n2 - 2, n3 - 2], [0.01])
+        _kernels().fw_column_backward_conv2d_bias_mul_leaky_relu_gelu([saved_4, conv_bias, multiplier, cast_15,
+            mul_28, sum_33, sum_36], [n0, n4, n2 - 2, n3 - 2], [0.01])
         del cast_15
         if need[1]:
             cast_31 = torch.empty((n0, n2, n3, n1), dtype=torch.float32, device=device).permute(0, 3, 1, 2)
@@ -318,9 +318,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) 
 #endif
 '''
 
-# ---- fw_pointwise_conv2d_mul_leaky_relu_gelu: forward, pointwise schedule ----------------------------------------
+# ---- fw_pointwise_conv2d_bias_mul_leaky_relu_gelu: forward, pointwise schedule -----------------------------------
 #
-# operators: conv2d mul leaky_relu gelu
+# operators: conv2d_bias mul leaky_relu gelu
 # conv2d_mul_leakyrelu_gelu.py:16: x = self.conv(x)
 # conv2d_mul_leakyrelu_gelu.py:17: x = x * self.multiplier
 # conv2d_mul_leakyrelu_gelu.py:18: x = self.leaky_relu(x)
@@ -329,7 +329,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) 
 #     t0 = (conv_6 + conv_bias) * multiplier
 #     t1 = t0 > 0 ? t0 : (t0 * 0.01)
 #     mul_16 = t1 * normal_cdf(t1)
-_FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU = r'''
+_FW_POINTWISE_CONV2D_BIAS_MUL_LEAKY_RELU_GELU = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -434,7 +434,7 @@ FW_FN void move_across(const Args& a, index to, Row& row) {
 FW_FN void load_tiled(const Row& row, Values& x) {
   if constexpr (fw::tiled<0>) fw::load_vector(fw::tile_memory<float>(tile0) + row.tile, fw::plain, x.in0);
 }
-__global__ void __launch_bounds__(256, 4) fw_pointwise_conv2d_mul_leaky_relu_gelu(const Args a) {
+__global__ void __launch_bounds__(256, 4) fw_pointwise_conv2d_bias_mul_leaky_relu_gelu(const Args a) {
   fw::follow_last_launch();
   const fw::Tile tile = fw::make_tile(a);
   Row row;
@@ -470,7 +470,7 @@ __global__ void __launch_bounds__(256, 4) fw_pointwise_conv2d_mul_leaky_relu_gel
   if constexpr (fw::tiled<3>) fw::Squares<float>::store(tile, fw::tile_memory<float>(tile3), static_cast<float*>(a.pointers[3]) + row.o3, a.strides[3][3], a.walked, a.line);
 }
 #else
-__global__ void __launch_bounds__(256) fw_pointwise_conv2d_mul_leaky_relu_gelu(const Args a) {
+__global__ void __launch_bounds__(256) fw_pointwise_conv2d_bias_mul_leaky_relu_gelu(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
@@ -502,9 +502,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_conv2d_mul_leaky_relu_gelu(c
 #endif
 '''
 
-# ---- fw_column_conv2d_mul_leaky_relu_gelu: backward, column schedule ---------------------------------------------
+# ---- fw_column_backward_conv2d_bias_mul_leaky_relu_gelu: backward, column schedule -------------------------------
 #
-# operators: conv2d mul leaky_relu gelu
+# operators: conv2d_bias mul leaky_relu gelu
 # conv2d_mul_leakyrelu_gelu.py:16: x = self.conv(x)
 # conv2d_mul_leakyrelu_gelu.py:17: x = x * self.multiplier
 # conv2d_mul_leakyrelu_gelu.py:18: x = self.leaky_relu(x)
@@ -519,7 +519,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_conv2d_mul_leaky_relu_gelu(c
 #     mul_28 = t5 * multiplier
 #     sum_33 = sum(mul_28, over n0, n2 - 2, n3 - 2)
 #     sum_36 = sum(t5 * t0, over n0, n2 - 2, n3 - 2)
-_FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU = r'''
+_FW_COLUMN_BACKWARD_CONV2D_BIAS_MUL_LEAKY_RELU_GELU = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -629,7 +629,7 @@ FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_column_conv2d_mul_leaky_relu_gelu(const Args a) {
+__global__ void __launch_bounds__(512) fw_column_backward_conv2d_bias_mul_leaky_relu_gelu(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
@@ -689,7 +689,7 @@ __global__ void __launch_bounds__(512) fw_column_conv2d_mul_leaky_relu_gelu(cons
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_conv2d_bias_mul_leaky_relu_gelu_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -743,7 +743,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_conv2d_bias_mul_leaky_relu_gelu_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -768,7 +768,7 @@ __global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_phas
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_column_conv2d_mul_leaky_relu_gelu_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_conv2d_bias_mul_leaky_relu_gelu_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -2997,8 +2997,8 @@ _TABLE = [
         ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_conv2d_mul_leaky_relu_gelu", "CudaKernel", r'''
-  k.name = "fw_pointwise_conv2d_mul_leaky_relu_gelu";
+    ("fw_pointwise_conv2d_bias_mul_leaky_relu_gelu", "CudaKernel", r'''
+  k.name = "fw_pointwise_conv2d_bias_mul_leaky_relu_gelu";
   k.operands = {
       {"conv", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
       {"conv_bias", DType::f32, false, false, {{1}}},
@@ -3019,17 +3019,17 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 4, false, {1, 1, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
+        ("{4, 4, false, {1, 1, 4}, 0}", [_LOOPS, _TILES, _FW_POINTWISE_CONV2D_BIAS_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=4, ITEMS=4, WIDE=0, ROW=0, TILED=1, ACROSS=1, ACROSS_VECTOR=4)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_BIAS_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_BIAS_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_MUL_LEAKY_RELU_GELU], [''],
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONV2D_BIAS_MUL_LEAKY_RELU_GELU], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_conv2d_mul_leaky_relu_gelu", "CudaKernel", r'''
-  k.name = "fw_column_conv2d_mul_leaky_relu_gelu";
+    ("fw_column_backward_conv2d_bias_mul_leaky_relu_gelu", "CudaKernel", r'''
+  k.name = "fw_column_backward_conv2d_bias_mul_leaky_relu_gelu";
   k.operands = {
       {"saved_conv5", DType::f32, false, false, {{0}, {1}, {2}, {3}}},
       {"conv_bias", DType::f32, false, false, {{1}}},
@@ -3055,11 +3055,11 @@ _TABLE = [
   k.cuda.ahead = {0, 3};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_CONV2D_BIAS_MUL_LEAKY_RELU_GELU],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_CONV2D_BIAS_MUL_LEAKY_RELU_GELU],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_CONV2D_MUL_LEAKY_RELU_GELU],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_CONV2D_BIAS_MUL_LEAKY_RELU_GELU],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
     ("fw_pointwise_contiguous", "CudaKernel", r'''

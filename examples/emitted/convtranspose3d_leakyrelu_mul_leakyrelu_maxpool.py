@@ -6,12 +6,13 @@ are built when the model first runs. Names, order and first values of all parame
 What was fused
   fw_pointwise_channels_last
     forward, pointwise schedule, reads 16.8 MB, writes 16.8 MB: channels_last
-  fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d
-    forward, window schedule, reads 268 MB, writes 41.9 MB: conv_transpose3d leaky_relu mul leaky_relu max_pool3d
+  fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d
+    forward, window schedule, reads 268 MB, writes 41.9 MB: conv_transpose3d_bias leaky_relu mul leaky_relu
+    max_pool3d
   fw_pointwise_contiguous
     forward, pointwise schedule, reads 33.6 MB, writes 33.6 MB: contiguous
-  fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d
-    backward, window_column schedule, reads 310 MB, writes 268 MB: conv_transpose3d leaky_relu mul leaky_relu
+  fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d
+    backward, window_column schedule, reads 310 MB, writes 268 MB: conv_transpose3d_bias leaky_relu mul leaky_relu
     max_pool3d
 
 What it moves
@@ -94,7 +95,7 @@ def _region_0_inference(x, conv_transpose_weight, conv_transpose_bias, multiplie
     del cast_4, cast_5
     max_pool_18 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
     saved1 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.uint8, device=device).permute(0, 4, 1, 2, 3)
-    _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([saved0, conv_transpose_bias,
+    _kernels().fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d([saved0, conv_transpose_bias,
         multiplier, max_pool_18, saved1], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
     del saved0, saved1
     cast_20 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
@@ -130,8 +131,9 @@ class _Region0(torch.autograd.Function):
         max_pool_18 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2,
             3)
         saved1 = torch.empty((n0, n2, n3, n4, n5), dtype=torch.uint8, device=device).permute(0, 4, 1, 2, 3)
-        _kernels().fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([saved0, conv_transpose_bias,
-            multiplier, max_pool_18, saved1], [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
+        _kernels().fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d([saved0,
+            conv_transpose_bias, multiplier, max_pool_18, saved1],
+            [n0, n5, n2, n3, n4, 2 * n2, 2 * n3, 2 * n4], [0.2])
         cast_20 = torch.empty((n0, n5, n2, n3, n4), dtype=torch.float32, device=device)
         _kernels().fw_pointwise_contiguous([max_pool_18, cast_20], [n0, n5, n2, n3, n4], [])
         del max_pool_18
@@ -155,8 +157,8 @@ class _Region0(torch.autograd.Function):
             device=device).permute(0, 4, 1, 2, 3)
         sum_26 = torch.empty((1, 1, 1, 1, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
         sum_29 = torch.empty((1, 1, 1, 1, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
-        _kernels().fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d([dL_dy0, saved_5,
-            saved_4, conv_transpose_bias, multiplier, select_21, sum_26, sum_29],
+        _kernels().fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d([dL_dy0,
+            saved_5, saved_4, conv_transpose_bias, multiplier, select_21, sum_26, sum_29],
             [n0, n5, 2 * n2, 2 * n3, 2 * n4, n2, n3, n4], [0.2])
         if need[0]:
             cast_22 = torch.empty((n1, 3, 3, 3, n5), dtype=torch.float32, device=device).permute(0, 4, 1, 2, 3)
@@ -362,9 +364,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) 
 #endif
 '''
 
-# ---- fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d: forward, window schedule -------------------
+# ---- fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d: forward, window schedule --------------
 #
-# operators: conv_transpose3d leaky_relu mul leaky_relu max_pool3d
+# operators: conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:18: x = self.conv_transpose(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:19: x = self.leaky_relu(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:20: x = x * self.multiplier
@@ -376,7 +378,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_channels_last(const Args a) 
 #     t2 = t1 > 0 ? t1 : (t1 * 0.2)
 #     max_pool_18 = max_pool(t2)
 #     saved1 = max_pool_index(t2)
-_FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
+_FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -479,7 +481,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, bool inside) 
 }
 
 }  // namespace
-__global__ void __launch_bounds__(256) fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
@@ -668,9 +670,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
 #endif
 '''
 
-# ---- fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d: backward, window_column schedule ----
+# ---- fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d: backward, window_column schedule 
 #
-# operators: conv_transpose3d leaky_relu mul leaky_relu max_pool3d
+# operators: conv_transpose3d_bias leaky_relu mul leaky_relu max_pool3d
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:18: x = self.conv_transpose(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:19: x = self.leaky_relu(x)
 # convtranspose3d_leakyrelu_mul_leakyrelu_maxpool.py:20: x = x * self.multiplier
@@ -686,7 +688,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_contiguous(const Args a) {
 #     select_21 = t2 ? t5 : (t5 * 0.2)
 #     sum_26 = sum(select_21, over n0, 2*n2, 2*n3, 2*n4)
 #     sum_29 = sum(t4 * t3, over n0, 2*n2, 2*n3, 2*n4)
-_FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
+_FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -831,7 +833,7 @@ FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
 }
 
 }  // namespace
-__global__ void __launch_bounds__(512) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
+__global__ void __launch_bounds__(512) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
@@ -891,7 +893,7 @@ __global__ void __launch_bounds__(512) fw_window_column_conv_transpose3d_leaky_r
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -945,7 +947,7 @@ __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_r
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -970,7 +972,7 @@ __global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_r
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -3050,8 +3052,8 @@ _TABLE = [
         ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CHANNELS_LAST], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
-  k.name = "fw_window_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d";
+    ("fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
+  k.name = "fw_window_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d";
   k.operands = {
       {"conv", DType::f32, false, false, {{0}, {1}, {5}, {6}, {7}}},
       {"conv_transpose_bias", DType::f32, false, false, {{1}}},
@@ -3073,12 +3075,12 @@ _TABLE = [
   k.cuda.items = {1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D], [''],
-            dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0)),
-        ("{1, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D], [''],
-            dict(VECTOR=1, ITEMS=1, WIDE=0, ROW=0)),
-        ("{1, 1, true, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D], [''],
-            dict(VECTOR=1, ITEMS=1, WIDE=1, ROW=0)),
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
+            [''], dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0)),
+        ("{1, 1, false, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
+            [''], dict(VECTOR=1, ITEMS=1, WIDE=0, ROW=0)),
+        ("{1, 1, true, {}, 0}", [_LOOPS, _FW_WINDOW_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
+            [''], dict(VECTOR=1, ITEMS=1, WIDE=1, ROW=0)),
     ]),
     ("fw_pointwise_contiguous", "CudaKernel", r'''
   k.name = "fw_pointwise_contiguous";
@@ -3107,8 +3109,8 @@ _TABLE = [
         ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
         ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_CONTIGUOUS], [''], dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
-  k.name = "fw_window_column_conv_transpose3d_leaky_relu_mul_leaky_relu_max_pool3d";
+    ("fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d", "CudaKernel", r'''
+  k.name = "fw_window_column_backward_conv_transpose3d_bias_leaky_relu_mul_leaky_relu_max_pool3d";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}, {5}, {6}, {7}}},
       {"saved_max_pool_index18", DType::u8, false, false, {{0}, {1}, {5}, {6}, {7}}},
@@ -3135,11 +3137,14 @@ _TABLE = [
   k.cuda.ahead = {2};
   k.cuda.can_tile = false;
 ''', [
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
+        ("{1, 0, false, {}, 0}",
+            [_LOOPS, _FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
+        ("{4, 0, false, {}, 0}",
+            [_LOOPS, _FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_WINDOW_COLUMN_CONV_TRANSPOSE3D_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
+        ("{1, 0, true, {}, 0}",
+            [_LOOPS, _FW_WINDOW_COLUMN_BACKWARD_CONV_TRANSPOSE3D_BIAS_LEAKY_RELU_MUL_LEAKY_RELU_MAX_POOL3D],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]

@@ -6,12 +6,12 @@ are built when the model first runs. Names, order and first values of all parame
 What was fused
   fw_column_batch_norm_add_div_sigmoid_mul
     forward, column schedule, reads 33.7 MB, writes 33.7 MB: batch_norm add div sigmoid mul
-  fw_column_batch_norm_add_div_sigmoid_mul_2
-    backward, column schedule, reads 67.2 MB, writes 33.6 MB: batch_norm add div sigmoid mul
-  fw_pointwise_linear_batch_norm_add_div_sigmoid_mul
-    forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear batch_norm add div sigmoid mul
-  fw_column_linear_batch_norm_add_div_sigmoid_mul
-    backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear batch_norm add div sigmoid mul
+  fw_column_backward_batch_norm_div_sigmoid_mul
+    backward, column schedule, reads 67.2 MB, writes 33.6 MB: batch_norm div sigmoid mul
+  fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul
+    forward, pointwise schedule, reads 33.7 MB, writes 33.6 MB: linear_bias batch_norm add div sigmoid mul
+  fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul
+    backward, column schedule, reads 67.3 MB, writes 33.7 MB: linear_bias batch_norm add div sigmoid mul
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[1024, 8192]) moves 1.01 GB
@@ -138,7 +138,7 @@ class _Region0(torch.autograd.Function):
             mul_40 = torch.empty((n0, n2), dtype=torch.float32, device=device)
             dL_dbatch_norm_weight = torch.empty((n2,), dtype=torch.float32, device=device)
             dL_dbatch_norm_bias = torch.empty((n2,), dtype=torch.float32, device=device)
-            _kernels().fw_column_batch_norm_add_div_sigmoid_mul_2([dL_dy0, saved_5, saved_6, saved_7,
+            _kernels().fw_column_backward_batch_norm_div_sigmoid_mul([dL_dy0, saved_5, saved_6, saved_7,
                 batch_norm_weight, batch_norm_bias, bias, mul_40, dL_dbatch_norm_weight, dL_dbatch_norm_bias],
                 [n0, n2], [n0, 1e-05, 1.5])
         if need[0]:
@@ -183,8 +183,9 @@ def _region_1_inference(x, linear_weight, linear_bias, batch_norm_weight, batch_
     saved0 = torch.mm(x, permute_8)
     del permute_8
     mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-    _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([saved0, linear_bias, batch_norm_running_mean,
-        batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22], [n0, n2], [1e-05, 1.5])
+    _kernels().fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
+        batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
+        [n0, n2], [1e-05, 1.5])
     del saved0
     return (mul_22,)
 
@@ -200,7 +201,7 @@ class _Region1(torch.autograd.Function):
         saved0 = torch.mm(x, permute_8)
         del permute_8
         mul_22 = torch.empty((n0, n2), dtype=torch.float32, device=device)
-        _kernels().fw_pointwise_linear_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
+        _kernels().fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul([saved0, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_22],
             [n0, n2], [1e-05, 1.5])
         ctx.save_for_backward(x, linear_weight, linear_bias, batch_norm_weight, batch_norm_bias,
@@ -222,7 +223,7 @@ class _Region1(torch.autograd.Function):
         sum_34 = torch.empty((1, n2), dtype=torch.float32, device=device)
         sum_37 = torch.empty((1, n2), dtype=torch.float32, device=device)
         sum_39 = torch.empty((1, n2), dtype=torch.float32, device=device)
-        _kernels().fw_column_linear_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
+        _kernels().fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul([dL_dy0, saved_8, linear_bias,
             batch_norm_running_mean, batch_norm_running_var, batch_norm_weight, batch_norm_bias, bias, mul_30,
             sum_34, sum_37, sum_39], [n0, n2], [1e-05, 1.5])
         if need[0]:
@@ -957,9 +958,9 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #endif
 '''
 
-# ---- fw_column_batch_norm_add_div_sigmoid_mul_2: backward, column schedule ---------------------------------------
+# ---- fw_column_backward_batch_norm_div_sigmoid_mul: backward, column schedule ------------------------------------
 #
-# operators: batch_norm add div sigmoid mul
+# operators: batch_norm div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
 # linear_batchnorm_bias_divide_swish.py:19: x = x / self.divide_value
@@ -976,7 +977,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #     mul_40 = ((t5 - (t0 * (((t6 * t1) * t1) / n0))) - (t7 / n0)) * t2
 #     dL_dbatch_norm_weight = (t6 / 1.5) * t1
 #     dL_dbatch_norm_bias = t7 / 1.5
-_FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2 = r'''
+_FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1267,7 +1268,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
 #if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 8 / 4 + V * 112 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_batch_norm_div_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   fw::Team columns = fw::team_of_columns(team);
@@ -1359,7 +1360,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_batch_norm_add_d
   }
 }
 #else
-__global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_2(const Args a) {
+__global__ void __launch_bounds__(512) fw_column_backward_batch_norm_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
@@ -1455,7 +1456,7 @@ __global__ void __launch_bounds__(512) fw_column_batch_norm_add_div_sigmoid_mul_
     }
   }
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1509,7 +1510,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1574,7 +1575,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -1600,7 +1601,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
   }
   row_1(a, row, first && false, sums0);
 }
-__global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_2_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_batch_norm_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -1616,9 +1617,9 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #endif
 '''
 
-# ---- fw_pointwise_linear_batch_norm_add_div_sigmoid_mul: forward, pointwise schedule -----------------------------
+# ---- fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul: forward, pointwise schedule ------------------------
 #
-# operators: linear batch_norm add div sigmoid mul
+# operators: linear_bias batch_norm add div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:16: x = self.linear(x)
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
@@ -1629,7 +1630,7 @@ __global__ void __launch_bounds__(256) fw_column_batch_norm_add_div_sigmoid_mul_
 #         batch_norm_weight
 #     t1 = ((t0 + batch_norm_bias) + bias) / 1.5
 #     mul_22 = t1 * sigmoid(t1)
-_FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
+_FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1686,7 +1687,7 @@ FW_FN void stage_0(const Args& a, const Row& row, const Place& at, const Values&
 }
 
 }  // namespace
-__global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(256) fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   const index threads = static_cast<index>(fw::block_threads());
   const fw::Quotient begin =
@@ -1717,9 +1718,9 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_si
 }
 '''
 
-# ---- fw_column_linear_batch_norm_add_div_sigmoid_mul: backward, column schedule ----------------------------------
+# ---- fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul: backward, column schedule --------------------
 #
-# operators: linear batch_norm add div sigmoid mul
+# operators: linear_bias batch_norm add div sigmoid mul
 # linear_batchnorm_bias_divide_swish.py:16: x = self.linear(x)
 # linear_batchnorm_bias_divide_swish.py:17: x = self.batch_norm(x)
 # linear_batchnorm_bias_divide_swish.py:18: x = x + self.bias
@@ -1735,7 +1736,7 @@ __global__ void __launch_bounds__(256) fw_pointwise_linear_batch_norm_add_div_si
 #     sum_34 = sum(mul_30, over n0)
 #     sum_37 = sum(t4 * t1, over n0)
 #     sum_39 = sum(t4, over n0)
-_FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
+_FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1986,7 +1987,7 @@ FW_FN void row_1(const Args& a, Row& row, bool store, const Sums0& sums) {
 #if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 8 / 4 + V * 72 / 16 + 34;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   fw::Team columns = fw::team_of_columns(team);
@@ -2072,7 +2073,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_column_linear_batch_nor
   }
 }
 #else
-__global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(512) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index part = static_cast<index>(fw::block_index() * team.rows() + team.row);
@@ -2133,7 +2134,7 @@ __global__ void __launch_bounds__(512) fw_column_linear_batch_norm_add_div_sigmo
     row_1(a, row, first, sums0);
   }
 }
-__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -2188,7 +2189,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -2214,7 +2215,7 @@ __global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmo
   }
   row_1(a, row, first && true, sums0);
 }
-__global__ void __launch_bounds__(256) fw_column_linear_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -4519,8 +4520,8 @@ _TABLE = [
         ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_batch_norm_add_div_sigmoid_mul_2", "CudaKernel", r'''
-  k.name = "fw_column_batch_norm_add_div_sigmoid_mul_2";
+    ("fw_column_backward_batch_norm_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_column_backward_batch_norm_div_sigmoid_mul";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul11", DType::f32, false, false, {{0}, {1}}},
@@ -4549,19 +4550,19 @@ _TABLE = [
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2], [''],
+        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BATCH_NORM_ADD_DIV_SIGMOID_MUL_2],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_BATCH_NORM_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_pointwise_linear_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_pointwise_linear_batch_norm_add_div_sigmoid_mul";
+    ("fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_pointwise_linear_bias_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1}}},
       {"linear_bias", DType::f32, false, false, {{1}}},
@@ -4586,15 +4587,15 @@ _TABLE = [
   k.cuda.items = {2};
   k.cuda.can_tile = true;
 ''', [
-        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{4, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0)),
-        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 2, true, {}, 0}", [_LOOPS, _FW_POINTWISE_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=1, ROW=0)),
     ]),
-    ("fw_column_linear_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_column_linear_batch_norm_add_div_sigmoid_mul";
+    ("fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_column_backward_linear_bias_batch_norm_add_div_sigmoid_mul";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1}}},
       {"saved_matmul10", DType::f32, false, false, {{0}, {1}}},
@@ -4625,15 +4626,15 @@ _TABLE = [
   k.cuda.ahead = {0, 1};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{4, 8, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=8, WIDE=0, ROW=0, DEPTH=1, AHEAD=32, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
+        ("{1, 32, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=32, WIDE=0, ROW=0, DEPTH=1, AHEAD=8, FIXED=0, SLOT=256, THREADS=512, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_LINEAR_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_COLUMN_BACKWARD_LINEAR_BIAS_BATCH_NORM_ADD_DIV_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]

@@ -4,10 +4,10 @@ Written by Fusewright 0.1.0; needs PyTorch 2.0 or newer and nvcc of CUDA 11.8 or
 are built when the model first runs. Names, order and first values of all parameters are those of Model.
 
 What was fused
-  fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul
-    forward, row schedule, reads 33.7 MB, writes 35.7 MB: linear group_norm sigmoid mul mul sigmoid mul
-  fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2
-    backward, row schedule, reads 69.3 MB, writes 33.7 MB: linear group_norm sigmoid mul mul sigmoid mul
+  fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul
+    forward, row schedule, reads 33.7 MB, writes 35.7 MB: linear_bias group_norm sigmoid mul mul sigmoid mul
+  fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul
+    backward, row schedule, reads 69.3 MB, writes 33.7 MB: linear_bias group_norm sigmoid mul sigmoid mul
 
 What it moves
   Outside of matrix products and convolutions, a training step with inputs (float32[1024, 8192]) moves 1.62 GB
@@ -65,7 +65,7 @@ def _region_0_inference(x, linear_weight, linear_bias, group_norm_weight, group_
     saved1 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
     saved2 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
     mul_28 = torch.empty((n0, 256 * n2), dtype=torch.float32, device=device)
-    _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul([saved0, linear_bias, saved1, saved2,
+    _kernels().fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul([saved0, linear_bias, saved1, saved2,
         group_norm_weight, group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
     del saved0, saved1, saved2
     return (mul_28,)
@@ -83,7 +83,7 @@ class _Region0(torch.autograd.Function):
         saved1 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
         saved2 = torch.empty((n0, 256, 1), dtype=torch.float32, device=device)
         mul_28 = torch.empty((n0, 256 * n2), dtype=torch.float32, device=device)
-        _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul([saved0, linear_bias, saved1, saved2,
+        _kernels().fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul([saved0, linear_bias, saved1, saved2,
             group_norm_weight, group_norm_bias, multiplier, mul_28], [n0, 256, n2], [n2, 1e-05])
         ctx.save_for_backward(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias, multiplier,
             saved0, saved1, saved2)
@@ -103,9 +103,9 @@ class _Region0(torch.autograd.Function):
         sum_58 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         sum_60 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
         sum_63 = torch.empty((1, 256 * n2), dtype=torch.float32, device=device)
-        _kernels().fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2([dL_dy0, saved_6, linear_bias, saved_7,
-            saved_8, group_norm_weight, group_norm_bias, multiplier, mul_50, sum_55, sum_58, sum_60, sum_63],
-            [n0, 256, n2], [n2, 1e-05])
+        _kernels().fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul([dL_dy0, saved_6, linear_bias,
+            saved_7, saved_8, group_norm_weight, group_norm_bias, multiplier, mul_50, sum_55, sum_58, sum_60,
+            sum_63], [n0, 256, n2], [n2, 1e-05])
         if need[0]:
             reshape_51 = mul_50.reshape((n0, 256 * n2))
             dL_dx = torch.mm(reshape_51, linear_weight)
@@ -141,9 +141,9 @@ def _region_0(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias,
 
 # ============ Kernels =============================================================================================
 
-# ---- fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul: forward, row schedule ---------------------------------
+# ---- fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul: forward, row schedule ----------------------------
 #
-# operators: linear group_norm sigmoid mul mul sigmoid mul
+# operators: linear_bias group_norm sigmoid mul mul sigmoid mul
 # linear_groupnorm_swish_mul_swish.py:15: x = self.linear(x)
 # linear_groupnorm_swish_mul_swish.py:16: x = self.group_norm(x)
 # linear_groupnorm_swish_mul_swish.py:17: x = x * torch.sigmoid(x)
@@ -157,7 +157,7 @@ def _region_0(x, linear_weight, linear_bias, group_norm_weight, group_norm_bias,
 #     t2 = ((t1 * rsqrt((saved2 / n2) + 1e-05)) * group_norm_weight) + group_norm_bias
 #     t3 = (t2 * sigmoid(t2)) * multiplier
 #     mul_28 = t3 * sigmoid(t3)
-_FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL = r'''
+_FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -364,7 +364,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
 #if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 4 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
@@ -462,7 +462,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
 }
 #else
-__global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
+__global__ void __launch_bounds__(512) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -560,7 +560,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     }
   }
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -613,7 +613,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -676,7 +676,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -698,7 +698,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
   row_1(a, row, first && false, sums0);
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -714,9 +714,9 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #endif
 '''
 
-# ---- fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2: backward, row schedule ------------------------------
+# ---- fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul: backward, row schedule ----------------------
 #
-# operators: linear group_norm sigmoid mul mul sigmoid mul
+# operators: linear_bias group_norm sigmoid mul sigmoid mul
 # linear_groupnorm_swish_mul_swish.py:15: x = self.linear(x)
 # linear_groupnorm_swish_mul_swish.py:16: x = self.group_norm(x)
 # linear_groupnorm_swish_mul_swish.py:17: x = x * torch.sigmoid(x)
@@ -741,7 +741,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
 #     sum_58 = sum(t9 * t2, over n0)
 #     sum_60 = sum(t9, over n0)
 #     sum_63 = sum(t8 * t5, over n0)
-_FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2 = r'''
+_FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL = r'''
 namespace {
 using fw::index;
 using fw::V;
@@ -1058,7 +1058,7 @@ FW_FN void stage_1(const Args& a, const Row& row, const Place& at, const Values&
 #if FW_ITEMS > 0
 constexpr int registers = ITEMS * V * 24 / 4 + V * 0 / 16 + 44;
 constexpr int blocks = FW_THREADS * registers >= 65536 ? 1 : 65536 / (FW_THREADS * registers);
-__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+__global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(fw::held_team_bits(a.team_bits), fw::held_lane_bits(a.lane_bits));
   const index elements = fw::held_elements(a.elements);
@@ -1223,7 +1223,7 @@ __global__ void __launch_bounds__(FW_THREADS, blocks) fw_row_linear_group_norm_s
   }
 }
 #else
-__global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2(const Args a) {
+__global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const fw::Quotient block = fw::divided(fw::block_index(), a.tiles, a.tiles_divider);
@@ -1330,7 +1330,7 @@ __global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_
     }
   }
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_phase0(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1390,7 +1390,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   fw::reduce(team, sums0);
   if (team.thread == 0) static_cast<fw::Slot<Sums0>*>(a.partial[0])[((k * static_cast<index>(a.splits) + split) << a.partial_bits) + lane].sums = sums0;
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase1(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_phase1(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index block = static_cast<index>(fw::block_index());
   const fw::Quotient item = fw::divided(block, a.rows, a.rows_divider);
@@ -1459,7 +1459,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
     e1 += AHEAD1 * step1;
   }
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_phase2(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_phase2(const Args a) {
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
   const index lane = static_cast<index>(fw::block_index()) - (k << a.partial_bits);
@@ -1481,7 +1481,7 @@ __global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_
   }
   row_1(a, row, sums0);
 }
-__global__ void __launch_bounds__(256) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_merge0(const Args a) {
+__global__ void __launch_bounds__(256) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_merge0(const Args a) {
   fw::follow_last_launch();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);
   const index k = static_cast<index>(fw::block_index()) >> a.partial_bits;
@@ -1622,7 +1622,7 @@ FW_FN void side_51(const Args& a, fw::Team& team, index output) {
   if (there && team.thread == 0) static_cast<float*>(a.results[12])[to] = fw::convert<float>(sum.value);
 }
 }  // namespace
-__global__ void __launch_bounds__(512) fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2_sides(const Args a) {
+__global__ void __launch_bounds__(512) fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul_sides(const Args a) {
   fw::let_next_launch_begin();
   fw::Team team = fw::make_team(a.team_bits, a.lane_bits);  // lanes: neighbouring results
   const index blocks = static_cast<index>(a.side_blocks), block = static_cast<index>(fw::block_index());
@@ -3863,8 +3863,8 @@ class CudaKernel {
 
 # Each kernel: what runs it, its table, and the ways in which it is compiled.
 _TABLE = [
-    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul", "CudaKernel", r'''
-  k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul";
+    ("fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_row_linear_bias_group_norm_sigmoid_mul_mul_sigmoid_mul";
   k.operands = {
       {"matmul", DType::f32, false, false, {{0}, {1, 2}}},
       {"linear_bias", DType::f32, false, false, {{1, 2}}},
@@ -3894,19 +3894,19 @@ _TABLE = [
   k.cuda.fixed = {1, 4, 5, 6};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=16, FIXED=64, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
-    ("fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2", "CudaKernel", r'''
-  k.name = "fw_row_linear_group_norm_sigmoid_mul_mul_sigmoid_mul_2";
+    ("fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul", "CudaKernel", r'''
+  k.name = "fw_row_backward_linear_bias_group_norm_sigmoid_mul_sigmoid_mul";
   k.operands = {
       {"dL_dy0", DType::f32, false, false, {{0}, {1, 2}}},
       {"saved_matmul8", DType::f32, false, false, {{0}, {1, 2}}},
@@ -3942,17 +3942,17 @@ _TABLE = [
   k.cuda.fixed = {2, 5, 6, 7};
   k.cuda.can_tile = false;
 ''', [
-        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
+        ("{4, 1, false, {}, 8}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=8, DEPTH=0, AHEAD=0, FIXED=0, SLOT=128, THREADS=256, CLUSTER=0)),
-        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
+        ("{4, 1, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=4, ITEMS=1, WIDE=0, ROW=0, DEPTH=4, AHEAD=32, FIXED=64, SLOT=192, THREADS=256, CLUSTER=0)),
-        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2],
+        ("{4, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=4, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2], [''],
+        ("{1, 2, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL], [''],
             dict(VECTOR=1, ITEMS=2, WIDE=0, ROW=0, DEPTH=2, AHEAD=8, FIXED=16, SLOT=64, THREADS=256, CLUSTER=0)),
-        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2],
+        ("{1, 0, false, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=0, ROW=0)),
-        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_LINEAR_GROUP_NORM_SIGMOID_MUL_MUL_SIGMOID_MUL_2],
+        ("{1, 0, true, {}, 0}", [_LOOPS, _FW_ROW_BACKWARD_LINEAR_BIAS_GROUP_NORM_SIGMOID_MUL_SIGMOID_MUL],
             ['', '_phase0', '_phase1', '_phase2', '_merge0', '_sides'], dict(VECTOR=1, ITEMS=0, WIDE=1, ROW=0)),
     ]),
 ]
