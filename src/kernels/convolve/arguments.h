@@ -124,7 +124,8 @@ struct ConvHopperShape {
 };
 constexpr ConvHopperShape conv_hopper_shapes[] = {{1, 4}, {2, 4}, {1, 2}, {2, 2}};
 constexpr u32 conv_hopper_shape_count = sizeof(conv_hopper_shapes) / sizeof(conv_hopper_shapes[0]);
-constexpr u32 conv_hopper_rows = 64, conv_hopper_block = 64, conv_hopper_consumers = 2, conv_hopper_threads = 384;
+constexpr u32 conv_hopper_rows = 64, conv_hopper_block = 64, conv_hopper_consumers = 2;
+constexpr u32 conv_hopper_producers = 256, conv_hopper_threads = conv_hopper_producers + 128 * conv_hopper_consumers;
 constexpr u32 conv_most_stages = 8;
 // Of a step, for 64 rows: 8 groups of 8 rows for either unit.
 constexpr u32 conv_hopper_step_bytes = conv_step_units * conv_hopper_rows * conv_unit_bytes;
@@ -136,11 +137,14 @@ FW_FN constexpr u32 conv_hopper_tile_columns(ConvHopperShape s) {
 
 // A producer's threads copy 8 floats of 4 bytes each to places of their own before they convert them.
 FW_FN u32 conv_raw_bytes(const ConvArgs& a) {
-  return (a.planes * a.positions + 127) / 128 * 128 * conv_unit * u32(sizeof(float));
+  const u32 units = a.planes * a.positions, each = (units + conv_hopper_producers - 1) / conv_hopper_producers;
+  return each * conv_hopper_producers * conv_unit * u32(sizeof(float));
 }
 
+constexpr u32 conv_producer_warps = conv_hopper_producers / 32;
+
 struct ConvHopperShared {
-  u32 full, empty, wide, exponents, exchange, places, consumer_places, to, from, units, raw, ring;
+  u32 full, empty, wide, exponents, exchange, places, consumer_places, to, columns, units, raw, ring;
   u32 stage_weights, stage_bytes, bytes;
 };
 // `raw`: the operand is f32.
@@ -150,13 +154,13 @@ FW_FN ConvHopperShared conv_hopper_shared(const ConvArgs& a, ConvHopperShape sha
   s.full = 0;
   s.empty = s.full + 8 * conv_most_stages;
   s.wide = s.empty + 8 * conv_most_stages;
-  s.exponents = s.wide + 4 * 4 * conv_most_stages;
+  s.exponents = s.wide + 4 * conv_producer_warps * conv_most_stages;
   s.exchange = s.exponents + 4 * conv_most_stages;
-  s.places = s.exchange + 4 * 4 * 4;
+  s.places = s.exchange + 4 * conv_hopper_threads / 32;
   s.consumer_places = s.places + 2 * places;
   s.to = s.consumer_places + conv_hopper_consumers * places;
-  s.from = s.to + conv_hopper_consumers * 4 * conv_hopper_block * shape.blocks;
-  s.units = s.from + conv_hopper_consumers * 4 * conv_hopper_block * shape.blocks;
+  s.columns = s.to + conv_hopper_consumers * 4 * conv_hopper_block * shape.blocks;
+  s.units = s.columns + conv_hopper_consumers * 8 * conv_hopper_block * shape.blocks;
   s.raw = (s.units + conv_hopper_consumers * conv_aligned(4 * a.units) + 127) / 128 * 128;
   s.ring = s.raw + (raw ? 2 * conv_raw_bytes(a) : 0);
   s.stage_weights = shape.row_groups * a.units / conv_step_units * conv_hopper_step_bytes;

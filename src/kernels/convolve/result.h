@@ -74,20 +74,38 @@ FW_FN u32 conv_positions(const ConvTile& t) { return t.batches * t.extent[0] * t
 template <class Team>
 FW_FN void find_places(const Team& team, const ConvAxis* axes, const ConvTile& t, i64 batch_stride, i32* places) {
   const u32 positions = conv_positions(t), step = axes[2].step;
+  // Digits of a position, counted up by the number of threads: no divisions.
+  const u32 lines = Team::threads / t.width, slots = Team::threads % t.width;
+  const u32 images = lines / t.extent[1], rows = lines % t.extent[1];
+  u32 slot = team.thread() % t.width, y = team.thread() / t.width, z = y / t.extent[1], n = 0;
+  y %= t.extent[1];
   for (u32 p = team.thread(); p < positions; p += Team::threads) {
-    u32 rest = p / t.width;
-    const u32 slot = p % t.width, y = rest % t.extent[1];
-    rest /= t.extent[1];
-    const u32 z = rest % t.extent[0], n = rest / t.extent[0], x = slot % t.spread * step + slot / t.spread;
+    while (z >= t.extent[0]) {
+      z -= t.extent[0];
+      ++n;
+    }
+    u32 x = slot;
+    if (step > 1) x = slot % t.spread * step + slot / t.spread;
     const u32 at[conv_axes] = {u32(t.origin[0] + i32(z)), u32(t.origin[1] + i32(y)), u32(t.origin[2] + i32(x))};
     bool inside = x < t.extent[2];
-    i32 place = i32(n * batch_stride);
+    i32 place = i32(n) * i32(batch_stride);
 #pragma unroll
     for (u32 d = 0; d < conv_axes; ++d) {
       inside = inside && at[d] < axes[d].size;  // negative ones are large
       place += i32(at[d]) * axes[d].stride;
     }
     places[p] = inside ? place : -1;
+    slot += slots;
+    y += rows;
+    z += images;
+    if (slot >= t.width) {
+      slot -= t.width;
+      ++y;
+    }
+    if (y >= t.extent[1]) {
+      y -= t.extent[1];
+      ++z;
+    }
   }
 }
 

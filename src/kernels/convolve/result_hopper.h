@@ -3,7 +3,7 @@
 //   x --halves--> ring of stages --wgmma--> sums in registers --scale, bias--> y
 //   w --packed, bulk copies--^
 //
-// A producer warpgroup stages a box of x for each chunk of channels, and asks for the chunk's weights. Two consumer
+// Two producer warpgroups stage a box of x for each chunk of channels, and ask for the chunk's weights. Two consumer
 // warpgroups multiply 64 rows by blocks of 64 results. An instruction reads 8 lines of 8 neighbours: a tap is another
 // start address. Blocks of threads run tiles one after the other, so that producers are ahead of consumers.
 //
@@ -38,8 +38,8 @@ struct Ring {
 };
 
 // The place of a column in the tile: blocks of 8 lines of 8 neighbours.
-struct Column {
-  u32 n, z, y, x;
+struct alignas(8) Column {
+  u16 n, z, y, x;
 };
 FW_FN Column column_at(const ConvArgs& a, u32 column) {
   const u32 line = column / 8 % 8, within = column % 8;
@@ -50,10 +50,10 @@ FW_FN Column column_at(const ConvArgs& a, u32 column) {
     return part * unit;
   };
   Column at;
-  at.x = next(a.axes[2].tile, a.lines == 2 ? 64 : 8) + within + (a.lines == 2 ? line * 8 : 0);
-  at.y = next(a.axes[1].tile, a.lines == 1 ? 8 : 1) + (a.lines == 1 ? line : 0);
-  at.z = next(a.axes[0].tile, a.lines == 0 ? 8 : 1) + (a.lines == 0 ? line : 0);
-  at.n = block * (a.lines == 3 ? 8 : 1) + (a.lines == 3 ? line : 0);
+  at.x = u16(next(a.axes[2].tile, a.lines == 2 ? 64 : 8) + within + (a.lines == 2 ? line * 8 : 0));
+  at.y = u16(next(a.axes[1].tile, a.lines == 1 ? 8 : 1) + (a.lines == 1 ? line : 0));
+  at.z = u16(next(a.axes[0].tile, a.lines == 0 ? 8 : 1) + (a.lines == 0 ? line : 0));
+  at.n = u16(block * (a.lines == 3 ? 8 : 1) + (a.lines == 3 ? line : 0));
   return at;
 }
 // From one line of an instruction to the next, in bytes of a plane.
@@ -100,7 +100,7 @@ FW_FN void produce(const ConvArgs& a, ConvHopperShape shape, const ConvHopperSha
   u32* const exchange = reinterpret_cast<u32*>(shared + s.exchange);
   u32* const wide_at = reinterpret_cast<u32*>(shared + s.wide);
   i32* const exponents = reinterpret_cast<i32*>(shared + s.exponents);
-  constexpr ConvWarpgroup team{producer_barrier};
+  constexpr ConvGroup<conv_hopper_producers> team{producer_barrier};
   const auto table = [&](u32 number) {
     return reinterpret_cast<i32*>(shared + s.places + number * conv_aligned(4 * a.positions));
   };
@@ -161,7 +161,8 @@ FW_FN void produce(const ConvArgs& a, ConvHopperShape shape, const ConvHopperSha
       const bool wide = x.put_copied(team, first_channel, a.planes, raw(ring.uses), exchange);
       exponent = x.exponent;
       known = x.known;
-      if (ballot(wide) != 0 && lane_index() == 0) wide_at[ring.stage * 4 + team.warp()] = ring.uses + 1;
+      if (ballot(wide) != 0 && lane_index() == 0)
+        wide_at[ring.stage * conv_producer_warps + team.warp()] = ring.uses + 1;
       if (team.thread() == 0) exponents[ring.stage] = exponent;
     } else {
       x.template put<4>(team, first_channel, a.planes, exchange);
@@ -180,7 +181,7 @@ using Sums = float[blocks][sums_of_block];
 // Adds the products of a stage that halves cannot carry, in TF32, from global memory.
 template <u32 blocks>
 FW_FN void add_wide(const ConvArgs& a, const ConvTile& t, const ConvOperand<float>& x, i32 exponent, u32 chunk,
-                    u32 first_row, const u32* from, Sums<blocks>& sums) {
+                    u32 first_row, const Column* columns, Sums<blocks>& sums) {
   const u32 lane = lane_index();
   const float scale = conv_power(exponent);
   const float* const weight = static_cast<const float*>(a.w.data) + t.group * a.w.group_stride;
@@ -202,13 +203,12 @@ FW_FN void add_wide(const ConvArgs& a, const ConvTile& t, const ConvOperand<floa
     for (u32 b = 0; b < blocks; ++b)
 #pragma unroll
       for (u32 j = 0; j < 8; ++j) {
-        const u32 start = from[b * conv_hopper_block + j * 8 + lane / 4];
+        const Column at = columns[b * conv_hopper_block + j * 8 + lane / 4];
+        const u32 position = (conv_from(a.axes, t, at.n, at.z, at.y, at.x) + offset) / conv_unit_bytes;
         u32 numbers[2];
 #pragma unroll
         for (u32 i = 0; i < 2; ++i)
-          numbers[i] = start == conv_no_unit
-                           ? 0
-                           : to_tf32(x.number((start + offset) / conv_unit_bytes, channel + 4 * i) * scale).bits;
+          numbers[i] = at.n < t.batches ? to_tf32(x.number(position, channel + 4 * i) * scale).bits : 0;
         float four[4];
 #pragma unroll
         for (u32 i = 0; i < 4; ++i) four[i] = sums[b][4 * j + i];
@@ -225,13 +225,13 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
   constexpr u32 blocks = shape.blocks;
   using Staged = typename ConvStaged<T>::type;
   char* const shared = shared_memory();
-  const u32 consumer = warpgroup_index() - 1, lane = lane_index();
-  const ConvWarpgroup team{first_consumer_barrier + consumer};
+  const u32 consumer = warpgroup_index() - conv_hopper_producers / warpgroup_threads, lane = lane_index();
+  const ConvGroup<warpgroup_threads> team{first_consumer_barrier + consumer};
   i32* const places = reinterpret_cast<i32*>(shared + s.consumer_places + consumer * conv_aligned(4 * a.positions));
   i32* const to = reinterpret_cast<i32*>(shared + s.to) + consumer * blocks * conv_hopper_block;
-  u32* const from = reinterpret_cast<u32*>(shared + s.from) + consumer * blocks * conv_hopper_block;
+  Column* const columns = reinterpret_cast<Column*>(shared + s.columns) + consumer * blocks * conv_hopper_block;
   u32* const units = reinterpret_cast<u32*>(shared + s.units + consumer * conv_aligned(4 * a.units));
-  u32* const exchange = reinterpret_cast<u32*>(shared + s.exchange) + 4 * (1 + consumer);
+  u32* const exchange = reinterpret_cast<u32*>(shared + s.exchange) + conv_producer_warps + 4 * consumer;
   const u32* const wide_at = reinterpret_cast<u32*>(shared + s.wide);
   const i32* const exponents = reinterpret_cast<i32*>(shared + s.exponents);
   const u32 row_group = shape.row_groups == 2 ? consumer : 0;
@@ -240,19 +240,30 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
     if (lane_index() == 0) mbarrier_arrive(&at.empty[at.stage]);
   };
 
+  for (u32 c = team.thread(); c < blocks * conv_hopper_block; c += team.threads)
+    columns[c] = column_at(a, first_column + c);
+  u32 last_phase = 0xffffffffu;
   for (u32 tile = block_index(); tile < a.tiles; tile += block_count()) {
     ConvTile t;
     if (!find_tile(a, tile, conv_hopper_tile_rows(shape), t)) continue;
     const u32 first_row = t.row + row_group * conv_hopper_rows;
-    const u32 chunk_units = conv_chunk_units(a, t.all_taps), steps = chunk_units / conv_step_units;
+    const u32 steps = conv_chunk_units(a, t.all_taps) / conv_step_units;
     team.wait();  // nobody reads tables of the last tile
-    for (u32 u = team.thread(); u < chunk_units; u += team.threads) {
-      // The last unit may have no tap: its weights are zeros, and what it reads is finite.
-      const u32 tap = u / a.planes < t.all_taps ? u / a.planes : t.all_taps - 1, plane = u % a.planes;
-      units[u] = plane * a.positions * conv_unit_bytes + conv_tap_offset(a.axes, t, tap);
-    }
+    // For each step: where its first unit begins, and how far from there the second one, as a descriptor has them.
+    if (t.phase_number != last_phase)
+      for (u32 step = team.thread(); step < steps; step += team.threads) {
+        u32 at[conv_step_units];
+#pragma unroll
+        for (u32 i = 0; i < conv_step_units; ++i) {
+          // The last unit may have no tap: its weights are zeros, and what it reads is finite.
+          const u32 u = step * conv_step_units + i, tap = u / a.planes < t.all_taps ? u / a.planes : t.all_taps - 1;
+          at[i] = u % a.planes * a.positions * conv_unit_bytes + conv_tap_offset(a.axes, t, tap);
+        }
+        units[step] = (at[0] | (at[1] - at[0]) << leading_shift) >> 4;
+      }
+    last_phase = t.phase_number;
     for (u32 c = team.thread(); c < blocks * conv_hopper_block; c += team.threads) {
-      const Column at = column_at(a, first_column + c);
+      const Column at = columns[c];
       const bool valid = at.n < t.batches && at.z < t.valid[0] && at.y < t.valid[1] && at.x < t.valid[2];
       to[c] = valid ? conv_to(a, t, at.n, at.z, at.y, at.x) : -1;
     }
@@ -261,7 +272,7 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
     u32 starts[blocks];
 #pragma unroll
     for (u32 b = 0; b < blocks; ++b) {
-      const Column at = column_at(a, first_column + b * conv_hopper_block);
+      const Column at = columns[b * conv_hopper_block];
       starts[b] = at.n < a.batch_tile && t.all_taps > 0 ? conv_from(a.axes, t, at.n, at.z, at.y, at.x) : 0;
     }
     const u32 stride = line_stride(a, t);
@@ -295,7 +306,8 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
       if constexpr (same<T, float>::value) {
         wide = wide_rows;
 #pragma unroll
-        for (u32 w = 0; w < 4; ++w) wide = wide || wide_at[ring.stage * 4 + w] == ring.uses + 1;
+        for (u32 w = 0; w < conv_producer_warps; ++w)
+          wide = wide || wide_at[ring.stage * conv_producer_warps + w] == ring.uses + 1;
         const i32 of_stage = exponents[ring.stage];
         if (chunk == 0) exponent = of_stage;
         // Sums are scaled down only: scaled up they could overflow.
@@ -307,17 +319,16 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
         }
       }
       if (!wide) {
-        const char* const weights = ring.data() + row_group * steps * conv_hopper_step_bytes;
-        const char* const box = ring.data() + s.stage_weights;
+        const u64 rows = describe(ring.data() + row_group * steps * conv_hopper_step_bytes,
+                                  conv_hopper_rows * conv_unit_bytes, 8 * conv_unit_bytes);
+        const u64 box = describe(ring.data() + s.stage_weights, 0, stride);
         wgmma_fence();
 #pragma unroll 1
         for (u32 step = 0; step < steps; ++step) {
-          const u32 first = units[step * conv_step_units], second = units[step * conv_step_units + 1];
-          const u64 rows = describe(weights + step * conv_hopper_step_bytes, conv_hopper_rows * conv_unit_bytes,
-                                    8 * conv_unit_bytes);
-          const u64 numbers = describe(box + first, second - first, stride);
+          const u64 numbers = box + units[step];
 #pragma unroll
-          for (u32 b = 0; b < blocks; ++b) wgmma<Staged>(sums[b], rows, advance(numbers, starts[b]), true);
+          for (u32 b = 0; b < blocks; ++b)
+            wgmma<Staged>(sums[b], advance(rows, step * conv_hopper_step_bytes), advance(numbers, starts[b]), true);
         }
         wgmma_commit();
         wgmma_wait<0>();
@@ -328,14 +339,8 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
         continue;
       }
       if constexpr (same<T, float>::value) {
-        if (!has_places) {
-          find_places(team, a.axes, t, a.x.batch_stride, places);
-          for (u32 c = team.thread(); c < blocks * conv_hopper_block; c += team.threads) {
-            const Column at = column_at(a, first_column + c);
-            from[c] = at.n < t.batches ? conv_from(a.axes, t, at.n, at.z, at.y, at.x) : conv_no_unit;
-          }
-          has_places = true;
-        }
+        if (!has_places) find_places(team, a.axes, t, a.x.batch_stride, places);
+        has_places = true;
         team.wait();
         const ConvOperand<T> x = operand_of<T>(a, t, places);
         const u32 most = x.largest(team, chunk * a.planes * conv_unit, a.planes, exchange);
@@ -345,7 +350,7 @@ FW_FN void consume(const ConvArgs& a, const ConvHopperShared& s, Ring ring) {
           rescale(lower - exponent);
           exponent = lower;
         }
-        add_wide<blocks>(a, t, x, exponent, chunk, first_row, from, sums);
+        add_wide<blocks>(a, t, x, exponent, chunk, first_row, columns, sums);
         release(ring);
         ring.next();
       }
@@ -411,20 +416,21 @@ FW_FN void convolve_hopper(const ConvArgs& a) {
   ring.stages = shared + s.ring;
   ring.stage_bytes = s.stage_bytes;
   ring.count = a.stages;
-  if (thread_index() < 4 * conv_most_stages) reinterpret_cast<u32*>(shared + s.wide)[thread_index()] = 0;
+  if (thread_index() < conv_producer_warps * conv_most_stages)
+    reinterpret_cast<u32*>(shared + s.wide)[thread_index()] = 0;
   if (thread_index() == 0) {
     for (u32 i = 0; i < a.stages; ++i) {
-      mbarrier_init(&ring.full[i], warpgroup_threads);
+      mbarrier_init(&ring.full[i], conv_hopper_producers);
       mbarrier_init(&ring.empty[i], conv_hopper_consumers * warpgroup_threads / warp_size);
     }
     mbarrier_fence();
   }
   barrier();
-  if (warpgroup_index() == 0) {
+  if (thread_index() < conv_hopper_producers) {
     release_registers<72>();
     hopper_convolution::produce<T>(a, shape, s, ring);
   } else {
-    request_registers<216>();
+    request_registers<184>();
     hopper_convolution::consume<T, number>(a, s, ring);
   }
 }

@@ -42,7 +42,7 @@ FW_FN u32 conv_pair(float first, float second) {
 
 FW_FN u32 conv_larger(u32 a, u32 b) { return a > b ? a : b; }
 
-// Threads that stage together: all of a block, or a warpgroup with a barrier of its own.
+// Threads that stage together: all of a block, or warpgroups with a barrier of their own.
 template <u32 count>
 struct ConvBlock {
   static constexpr u32 threads = count;
@@ -51,8 +51,9 @@ struct ConvBlock {
   FW_FN void wait() const { barrier(); }
 };
 #if FW_SM90
-struct ConvWarpgroup {
-  static constexpr u32 threads = warpgroup_threads;
+template <u32 count>
+struct ConvGroup {
+  static constexpr u32 threads = count;
   u32 named;
   FW_FN u32 thread() const { return thread_index() % threads; }
   FW_FN u32 warp() const { return warp_index() % (threads / warp_size); }
