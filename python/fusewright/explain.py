@@ -38,6 +38,10 @@ class Kernel:
     origins: list[int] = field(default_factory=list)  # numbers of its operators, within the region
 
 
+# The ranges that profilers show where kernels of our own compute a contraction, by schedule.
+OWN_CONTRACTIONS = {"matrix_product": ("fw_matmul",), "convolution": ("fw_conv", "fw_conv_weight")}
+
+
 @dataclass
 class LibraryCall:
     """An operator inside a region that PyTorch's own library computes, or kernels that stand for it."""
@@ -60,8 +64,8 @@ class LibraryCall:
 
     @property
     def computed_by(self) -> str:
-        own = {"matrix_product": "fw_matmul", "convolution": "fw_conv"}.get(self.schedule)
-        return self.operator if own is None else f"{self.operator}, or {own} where that is faster"
+        own = OWN_CONTRACTIONS.get(self.schedule)
+        return self.operator if own is None else f"{self.operator}, or {own[0]} where that is faster"
 
     @property
     def bytes_read(self) -> int:

@@ -182,6 +182,23 @@ def test_kernels_on_a_device():
     assert [[round(1e6 * s) for s in found[id(kernel)]] for kernel in kernels] == [[6, 6], [8, 8], [9, 9]]
 
 
+def test_contractions_of_our_own_on_a_device():
+    """Their range has a name of ours, and stands where the plan has a library call."""
+    plan = [
+        Kernel("fw_row_relu", "forward", [], "row", 0, 0, [], region="r", step=0),
+        LibraryCall("conv2d", "forward", [], schedule="convolution", region="r", step=1),
+    ]
+
+    def ranges(*names):
+        children = [SimpleNamespace(name=n, time_range=SimpleNamespace(start=i)) for i, n in enumerate(names)]
+        return SimpleNamespace(name="r", cpu_children=children)
+
+    for name in ("fw_conv", "fw_conv_weight", "fw_matmul", "aten::convolution"):
+        event = ranges("fw_row_relu", "aten::empty", name)
+        assert [child.name for child in profiling._steps_in(event, plan)] == ["fw_row_relu", name]
+    assert profiling._steps_in(ranges("fw_row_relu", "fw_row_add"), plan) == []
+
+
 def test_a_candidate_that_fails_while_it_is_timed(monkeypatch):
     """It is taken out, and the others are timed."""
     calls = []

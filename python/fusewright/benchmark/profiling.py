@@ -11,12 +11,12 @@ from contextlib import contextmanager
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ..explain import Explanation, Kernel, LibraryCall
+from ..explain import OWN_CONTRACTIONS, Explanation, Kernel, LibraryCall
 from .measure import Timing
 from .traffic import LIBRARY_OPERATORS
 
 REPEATS = 7
-_IN_LIBRARY = {f"aten::{name}" for name in LIBRARY_OPERATORS}
+_CONTRACTIONS = {f"aten::{name}" for name in LIBRARY_OPERATORS}.union(*OWN_CONTRACTIONS.values())
 _ENDINGS = re.compile(r"|_phase\d+|_merge\d+|_sides")  # of entries: src/codegen/walk/cuda_walking.cpp
 
 
@@ -92,9 +92,9 @@ def _steps_in(event, plan: list[Kernel | LibraryCall]) -> list:
     """The steps right below a range, if it is a run of the plan."""
     if event.name.endswith("_backward") != (plan[0].phase == "backward") or event.name.startswith("fw_"):
         return []
-    found = [c for c in event.cpu_children if c.name.startswith("fw_") or c.name in _IN_LIBRARY]
+    found = [c for c in event.cpu_children if c.name.startswith("fw_") or c.name in _CONTRACTIONS]
     found.sort(key=lambda child: child.time_range.start)
-    names = [child.name if child.name.startswith("fw_") else "" for child in found]
+    names = ["" if child.name in _CONTRACTIONS else child.name for child in found]
     return found if names == [step.name if isinstance(step, Kernel) else "" for step in plan] else []
 
 
