@@ -13,9 +13,9 @@ namespace {
 // A model of cuDNN on an H200: operations in a microsecond with f32 (TF32) and 16 bits, bytes of memory, and a call. It
 // transposes tensors that are row-major.
 constexpr double single_operations = 250e6, half_operations = 450e6, bytes_in_a_microsecond = 3.5e6;
-constexpr double call_microseconds = 8, transposed = 3;
+constexpr double call_microseconds = 8, transposed = 3, fewest_channels = 32;
 // Ours take this many times what their plan says.
-constexpr double optimism = 2;
+constexpr double optimism = 3;
 
 double size_of_all(const std::vector<const Tensor*>& tensors) {
   double bytes = 0;
@@ -54,15 +54,20 @@ class OwnConvolution final : public OwnContraction {
       add("and images", *t);
       for (int d = 0; d < t->rank; ++d) mix_size(bucket_, t->sizes[static_cast<size_t>(d)]);
     }
-    // Multiplications: those of what is not spread over the taps, for all channels of the other.
+    // Multiplications: those of what is not spread over the taps, for all channels of the other; and for the channels
+    // that cuDNN adds where there are few.
     const bool spread = call.transposed != (call.kind == LibraryCall::Kind::conv_input_grad);
     const Tensor& dense = weight ? *operands[call.transposed ? 1 : 0] : spread ? *operands[0] : result;
-    const double operations = 2.0 * static_cast<double>(dense.elements()) * static_cast<double>(filter.elements()) /
-                              static_cast<double>(filter.sizes[0]);
+    const int64_t narrowest = std::min(filter.sizes[0] / call.groups, filter.sizes[1]);
+    double added = std::max(1.0, fewest_channels / static_cast<double>(narrowest));
+    if (filter.rank == 5) added *= added;  // cuDNN's kernels for volumes are slower still
+    const double operations = 2.0 * added * static_cast<double>(dense.elements()) *
+                              static_cast<double>(filter.elements()) / static_cast<double>(filter.sizes[0]);
     const double rate = type_ == DType::f32 ? single_operations : half_operations;
     const bool row_major =
         std::any_of(images.begin(), images.end(), [](const Tensor* t) { return t->strides[1] != 1; });
-    const double moved = size_of_all(images) * (row_major ? transposed : 1);
+    const bool one_tap = filter.elements() == filter.sizes[0] * filter.sizes[1];  // a matrix product reads either order
+    const double moved = size_of_all(images) * (row_major && !one_tap ? transposed : 1);
     library_microseconds_ = operations / rate + moved / bytes_in_a_microsecond + call_microseconds;
   }
 
