@@ -34,6 +34,12 @@ class Host {
   // The result of a contraction of two operands, with a bias where a third follows; its strides are the library's
   // choice.
   virtual Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) = 0;
+  // The same in float32's full accuracy, whatever the user allows.
+  virtual Tensor call_exactly(const LibraryCall& what, const std::vector<Tensor>& operands) {
+    return call(what, operands);
+  }
+  // The norm of a - b, relative to that of b. Waits for the device.
+  virtual double distance(const Tensor&, const Tensor&) { return 0; }
   // Where tensors live and kernels run. -1: the CPU, else the index of a GPU, with the stream that kernels are put on.
   virtual int device() const { return -1; }
   virtual void* stream() { return nullptr; }

@@ -143,9 +143,25 @@ Tensor TorchHost::call(const LibraryCall& call, const std::vector<Tensor>& opera
   }
 }
 
+Tensor TorchHost::call_exactly(const LibraryCall& what, const std::vector<Tensor>& operands) {
+  Tf32 wanted = current_tf32();
+  wanted.convolutions = wanted.products = false;
+  const Tf32::Restored exact(wanted);
+  return call(what, operands);
+}
+
+double TorchHost::distance(const Tensor& a, const Tensor& b) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor exact = view(b).to(at::kDouble);
+  return ((view(a).to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+}
+
 bool TorchHost::exact_matrix_products() const { return !allows_tf32_products(); }
 
-bool TorchHost::allows_tf32_convolutions() const { return allows_tf32_convolution(); }
+// Without cuDNN eager's convolutions are exact, whatever cuDNN may do.
+bool TorchHost::allows_tf32_convolutions() const {
+  return allows_tf32_convolution() && at::globalContext().userEnabledCuDNN();
+}
 
 bool TorchHost::deterministic() const { return at::globalContext().deterministicAlgorithms(); }
 

@@ -51,6 +51,8 @@ class TorchHost : public Host {
   void allocate(Tensor& t) override;
   void named(const std::string& name, const std::function<void()>& work) override;
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override;
+  Tensor call_exactly(const LibraryCall& what, const std::vector<Tensor>& operands) override;
+  double distance(const Tensor& a, const Tensor& b) override;
   int device() const override { return gpu_; }
   void* stream() override { return stream_; }
   bool deterministic() const override;  // torch.use_deterministic_algorithms

@@ -13,6 +13,10 @@ class ForwardingHost : public Host {
   }
   void allocate(Tensor& tensor) override { to_.allocate(tensor); }
   void named(const std::string& name, const std::function<void()>& work) override { to_.named(name, work); }
+  Tensor call_exactly(const LibraryCall& call, const std::vector<Tensor>& operands) override {
+    return to_.call_exactly(call, operands);
+  }
+  double distance(const Tensor& a, const Tensor& b) override { return to_.distance(a, b); }
   Tensor call(const LibraryCall& call, const std::vector<Tensor>& operands) override {
     return to_.call(call, operands);
   }

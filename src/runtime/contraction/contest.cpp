@@ -1,6 +1,9 @@
 #include "runtime/contraction/contest.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -17,10 +20,12 @@ namespace fusewright {
 namespace {
 
 // Part of what names a record on disk: count it up when a choice comes to mean something else.
-constexpr const char* choice_format = "contraction 2";
+constexpr const char* choice_format = "contraction 3";
 // A rule that is not sure takes the library. Where our model is far behind the library's, timing would be of no use:
 // the library's time is hard to tell (bench/results/gpu_convolutions.md).
 constexpr double clearly = 1.15, hopeless = 4;
+// Times the library's own error that ours may have: what the judge allows (docs/numerics.md).
+constexpr double allowed_error = 2;
 
 // What was chosen in this process, by device and sizes, and what failed.
 template <class Variant>
@@ -131,11 +136,26 @@ Tensor ContestLauncher::run(Host& host, const OwnContraction& own, const Tensor&
   return result;
 }
 
+// The library may compute in full float32 where it is allowed not to: then ours must not be less accurate. Nothing: the
+// numbers of this call do not tell.
+std::optional<bool> ContestLauncher::is_accurate(Host& host, const OwnContraction& own,
+                                                 const std::vector<const Tensor*>& operands,
+                                                 const Tensor& result) const {
+  if (!own.approximates()) return true;
+  const Tensor exact = library_result(host, operands, true);
+  const double theirs = host.distance(library_result(host, operands, false), exact);
+  const double ours = host.distance(run(host, own, result), exact);
+  if (!std::isfinite(ours) || !std::isfinite(theirs)) return std::nullopt;
+  log(LogLevel::debug, own.what() + ": error " + std::to_string(ours) + ", the library's " + std::to_string(theirs));
+  return ours <= std::max(allowed_error * theirs, double{std::numeric_limits<float>::epsilon()});
+}
+
 ContestLauncher::Variant ContestLauncher::choose(Host& host, const OwnContraction& own,
                                                  const std::vector<const Tensor*>& operands, const Tensor& result,
                                                  TuningProgress* progress, uint64_t place) const {
-  const Variant by_rule =
-      own.own_microseconds() * clearly < own.library_microseconds() ? Variant::own : Variant::library;
+  // A rule cannot know how accurate the library is.
+  const bool faster = own.own_microseconds() * clearly < own.library_microseconds();
+  const Variant by_rule = faster && !own.approximates() ? Variant::own : Variant::library;
   if (progress == nullptr || host.deterministic()) return by_rule;
   auto& choices = Choices<Variant>::instance();
   if (const auto known = choices.find(place)) return *known;
@@ -156,6 +176,10 @@ ContestLauncher::Variant ContestLauncher::choose(Host& host, const OwnContractio
   if (const auto recorded = tuner.recall<Variant>(key);
       recorded && (*recorded == Variant::own || *recorded == Variant::library)) {
     choice = *recorded;
+  } else if (const std::optional<bool> accurate = is_accurate(host, own, operands, result); accurate != true) {
+    if (!accurate) return Variant::library;
+    choice = Variant::library;
+    tuner.remember(key, choice);
   } else {
     const auto try_one = [&](size_t i) {
       if ((i == 0) == (by_rule == Variant::own))

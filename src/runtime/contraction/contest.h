@@ -2,6 +2,8 @@
 // A contraction that kernels of our own compute where they are faster than the host's library, by sizes.
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +26,7 @@ class OwnContraction {
   virtual uint64_t bucket() const = 0;          // sizes and layouts that one choice stands for
   virtual double own_microseconds() const = 0;  // by models of both
   virtual double library_microseconds() const = 0;
+  virtual bool approximates() const = 0;     // less accurate than float32, as the user allows the library to be
   virtual bool ready(int device) const = 0;  // the kernels are there; if not, they are being compiled
   virtual bool settled(int device) const = 0;
   virtual int64_t workspace_bytes() const = 0;
@@ -49,6 +52,8 @@ class ContestLauncher : public LibraryLauncher {
 
   bool is_ready(Host& host, const std::shared_ptr<const OwnContraction>& own) const;
   Tensor run(Host& host, const OwnContraction& own, const Tensor& sizes) const;
+  std::optional<bool> is_accurate(Host& host, const OwnContraction& own, const std::vector<const Tensor*>& operands,
+                                  const Tensor& result) const;
   Variant choose(Host& host, const OwnContraction& own, const std::vector<const Tensor*>& operands,
                  const Tensor& result, TuningProgress* progress, uint64_t place) const;
 

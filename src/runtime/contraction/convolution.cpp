@@ -79,6 +79,7 @@ class OwnConvolution final : public OwnContraction {
   uint64_t bucket() const override { return bucket_; }
   double own_microseconds() const override { return optimism * plan_.microseconds(); }
   double library_microseconds() const override { return library_microseconds_; }
+  bool approximates() const override { return type_ == DType::f32; }
   bool ready(int device) const override {
     return ConvolutionKernels::instance().ready(type_, kind(), plan_.shape(), device);
   }

@@ -33,6 +33,7 @@ class OwnProduct final : public OwnContraction {
   double library_microseconds() const override {
     return problem_.operations() / library_operations + library_call_microseconds;
   }
+  bool approximates() const override { return false; }
   bool ready(int device) const override { return ProductKernels::instance().ready(device); }
   bool settled(int device) const override { return ProductKernels::instance().settled(device); }
   int64_t workspace_bytes() const override { return plan_.workspace_bytes(); }

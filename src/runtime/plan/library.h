@@ -14,6 +14,8 @@ class LibraryLauncher : public Launcher {
 
  protected:
   const LibraryCall& call() const { return call_; }  // without sizes
+  // `exactly`: in float32's full accuracy, whatever the user allows.
+  Tensor library_result(Host& host, const std::vector<const Tensor*>& operands, bool exactly) const;
 
  private:
   LibraryCall call_;
