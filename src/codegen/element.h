@@ -1,6 +1,6 @@
 #pragma once
-// What is computed for one element of a kernel, as text. The kernel's steps say what; a Place says where the element is
-// and what is there already. Neither knows how elements are walked: a vector of a line, a row in registers and the
+// Writes what a kernel computes for one element. The kernel's steps say what; a Place says where the element is and
+// what is there already. Neither knows how elements are walked: a vector of a line, a row in registers and the
 // accumulators of a contraction are places. codegen/epilogue.cpp is a short example of a place and its use.
 #include <functional>
 #include <map>

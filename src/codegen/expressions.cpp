@@ -107,8 +107,8 @@ bool sums_own_product(const Graph& graph, Value sum) {
   return graph[v].kind() == Kind::contraction && graph[v].origin == graph[sum].origin;
 }
 
-// What a kernel computes of an operator whose product is computed elsewhere: its bias, or the bias's gradient; casts of
-// its operands. Sums of a matrix's gradients have no name of their own.
+// Names the part that a kernel computes of an operator whose product is computed elsewhere: its bias, or the bias's
+// gradient; casts of its operands. Sums of a matrix's gradients have no name of their own.
 const char* rest_of_product(const Graph& graph, const std::vector<const Step*>& steps, bool backward) {
   const Op bias = backward ? Op::sum : Op::add;
   bool has_bias = false, has_casts = false;

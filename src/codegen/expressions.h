@@ -18,8 +18,8 @@ std::string expression(const Graph& graph, const Step& step, const std::vector<s
 // digits only.
 std::string kernel_name(const Graph& graph, const Kernel& kernel, const std::string& schedule);
 
-// What the kernel computes of the user's operators, or differentiates if it computes derivatives: "linear_bias" where
-// the product of a linear layer is computed elsewhere. What a derivative computes again is not named.
+// Names the user's operators that the kernel computes, or differentiates if it computes derivatives: "linear_bias"
+// where the product of a linear layer is computed elsewhere. Operators that a derivative computes again are not named.
 std::vector<std::string> kernel_operators(const Graph& graph, const Kernel& kernel);
 bool differentiates(const Graph& graph, const Kernel& kernel);
 

@@ -152,8 +152,9 @@ Tensor TorchHost::call_exactly(const LibraryCall& what, const std::vector<Tensor
 
 double TorchHost::distance(const Tensor& a, const Tensor& b) {
   const at::NoGradGuard no_grad;
-  const at::Tensor exact = view(b).to(at::kDouble);
-  return ((view(a).to(at::kDouble) - exact).norm() / exact.norm()).item<double>();
+  // Added up in float64, without a copy in float64: the tensors may be large.
+  const auto norm = [](const at::Tensor& t) { return at::linalg_vector_norm(t, 2, std::nullopt, false, at::kDouble); };
+  return (norm(view(a) - view(b)) / norm(view(b))).item<double>();
 }
 
 bool TorchHost::exact_matrix_products() const { return !allows_tf32_products(); }

@@ -81,6 +81,21 @@ def test_kernels_are_timed_once_and_remembered(run):
     assert again["kernels_tuned"] == 0 and again["kernels_compiled"] == 0 and not log, (again, log)
 
 
+def test_a_convolution_that_the_library_computes_exactly(run):
+    """TF32 is allowed, but the library (here the CPU's) does not use it: ours, with 11 bits, is not as accurate."""
+    body = """
+x, w = torch.randn(2, 8, 14, 14), torch.randn(8, 8, 3, 3)
+ours = fusewright.optimize(lambda x, w: torch.conv2d(x, w).relu(), strict=True)
+for _ in range(4): result = ours(x, w), fusewright.stats()
+exact = torch.conv2d(x.double(), w.double()).relu()
+assert (result[0] - exact).norm() / exact.norm() < 1e-6
+"""
+    first, log = run(body)
+    assert first["convolutions"] == 1 and not log  # the one that is compared
+    again, log = run(body)
+    assert again["convolutions"] == 0 and not log  # the choice is on disk
+
+
 @pytest.mark.parametrize("off", ["environment", "option", "deterministic", "backend"])
 def test_switched_off(run, off):
     ours = {

@@ -50,7 +50,7 @@ std::string CudaEmitter::item_in(const std::string& row) const {
   return is_column() ? "item < " + row + "_items" : row + ".live && fw::in_row(e, elements)";
 }
 
-// What the first turn needs: `row` itself, and what all rows of the team share.
+// Writes what the first turn needs: `row` itself, and what all rows of the team share.
 void CudaEmitter::write_first_arrivals() {
   write_place("row", "0");
   line("fw::wait_for_last_launch();  // for what is read; where that lies was worked out meanwhile");
@@ -76,7 +76,7 @@ void CudaEmitter::write_first_arrivals() {
   write_load_row("row", "row.live && " + first_thread());
 }
 
-// Of those that work out the values of a row, or of a column of their own.
+// Names the first of the threads that work out the values of a row, or of a column of their own.
 std::string CudaEmitter::first_thread() const { return has_own_column() ? "columns.thread == 0" : "team.thread == 0"; }
 
 // Into x; the address counts where an operand is too narrow to be asked for.
@@ -213,7 +213,7 @@ void CudaEmitter::write_held_entry() {
       line("SumsOf", id, "<1> ", sums, " = fw::own_column(team, sums", id, ");");
     }
     if (!reduces_in(p).empty()) line("fw::reduce(", reducing_team(), ", ", sums, ");");
-    // Those of the next columns: in the first pass, where a thread holds the most, they would take registers.
+    // The next columns are loaded behind the first pass: in it a thread holds the most registers.
     if (p == 0 && is_column()) write_load_row("next", "next.live && " + first_thread());
     line("row_", to_string(p + 1), "(a, row, first, ", is_column() ? "team, " : "", sums, ");");
   }

@@ -94,7 +94,7 @@ KernelCode CudaEmitter::run() {
   return std::move(code_);
 }
 
-// What the launcher must know beside the text.
+// Fills in what the launcher must know beside the text.
 void CudaEmitter::describe() {
   CudaCode& cuda = code_.cuda;
   cuda.anchor_axes = anchor_axes_;
@@ -131,7 +131,7 @@ void CudaEmitter::describe_walking() {
   for (int s = 0; s < count(); ++s) walking.final_phase |= row_level(s) && step(s).stored && stage(s) == nest().stages;
 }
 
-// Of a pointwise kernel and of columns the rule takes the first, of rows the last but one where that can hold them.
+// The rule takes the first for pointwise kernels and columns, and for rows the last but one where that can hold them.
 std::vector<int> CudaEmitter::items() const {
   // The taps of a window are many loads already, and its lines are short.
   if (!has_rows()) return {nest().has_window ? 1 : 2};
